@@ -1,0 +1,210 @@
+"""Sizes and switches of the models: frozen dataclasses that check themselves.
+
+The sizes of the paper (small, medium) are in configs/model/; design section 8.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A field of a configuration is missing, unknown or out of range; the message names it."""
+
+
+def _require(condition: bool, name: str, value: object, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name}: {value!r} is not allowed; it must be {allowed}")
+
+
+def _check_sizes(owner: str, config: Any, names: tuple[str, ...], least: int = 1) -> None:
+    for name in names:
+        value = getattr(config, name)
+        ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        _require(ok, owner + name, value, f"a whole number of at least {least}")
+
+
+def _check_heads(owner: str, width_name: str, width: int, num_heads: int, multiple: int) -> None:
+    ok = width % (num_heads * multiple) == 0
+    what = f"a multiple of {multiple} times the number of heads ({num_heads})"
+    _require(ok, owner + width_name, width, what)
+
+
+def _check_rate(name: str, value: float) -> None:
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value < 1.0
+    _require(ok, name, value, "a number in [0, 1)")
+
+
+@dataclass(frozen=True)
+class CompositionConfig:
+    """The composition model: inside and outside passes over the pruned chart (paper 3.1)."""
+
+    dim: int = 256
+    """D, width of constituent vectors."""
+    num_heads: int = 8
+    ffn_dim: int = 1024
+    num_layers: int = 4
+    """Layers of f_alpha (inside)."""
+    num_decomposition_layers: int = 1
+    """Layers of f_beta (outside)."""
+    score_dim: int = 128
+    """Width in which the two children are compared by phi_alpha and phi_beta."""
+    window: int = 2
+    """W: the chart holds a cell for every run of 2..W+1 neighbouring units."""
+    schedule: str = "score"
+    """Merge schedule of the chart: score (one boundary at a time) or height (design 2.2)."""
+    max_height: int = 15
+    """Trees higher than this pay the height loss."""
+    dropout: float = 0.1
+    score_dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        owner = "composition."
+        _check_sizes(
+            owner,
+            self,
+            ("dim", "num_heads", "ffn_dim", "num_layers", "num_decomposition_layers")
+            + ("score_dim", "window", "max_height"),
+        )
+        _check_heads(owner, "dim", self.dim, self.num_heads, 1)
+        _require(
+            self.schedule in ("score", "height"),
+            owner + "schedule",
+            self.schedule,
+            "score or height",
+        )
+        _check_rate(owner + "dropout", self.dropout)
+        _check_rate(owner + "score_dropout", self.score_dropout)
+
+
+@dataclass(frozen=True)
+class ParserConfig:
+    """The top-down parser that scores the boundaries of a sentence (paper 3.1)."""
+
+    dim: int = 128
+    num_heads: int = 8
+    ffn_dim: int = 384
+    num_layers: int = 4
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_sizes("parser.", self, ("dim", "num_heads", "ffn_dim", "num_layers"))
+        # Rotary positions turn pairs of features, so a head needs an even width.
+        _check_heads("parser.", "dim", self.dim, self.num_heads, 2)
+        _check_rate("parser.dropout", self.dropout)
+
+
+@dataclass(frozen=True)
+class GPSTConfig:
+    """A Generative Pretrained Structured Transformer."""
+
+    vocab_size: int
+    bos_token_id: int
+    """The token that stands before the first action of a context."""
+    max_context_tokens: int = 1024
+    """Longest context, in tokens (size of the table of positions w_t)."""
+    hidden_dim: int = 768
+    """H, width of the generative model."""
+    num_heads: int = 12
+    ffn_dim: int = 3072
+    num_type_layers: int = 3
+    num_token_layers: int = 9
+    dropout: float = 0.1
+    head_dropout: float = 0.2
+    """Dropout inside the MLPs of the type, token and auto-encoding heads."""
+    gradient_stop: bool = True
+    """Keep the auto-regression loss from the split weights (paper 3.3); false is an ablation."""
+    surrogate: bool = True
+    """Feed constituent vectors to the generative model; false: one learned COMP embedding."""
+    composition: CompositionConfig = field(default_factory=CompositionConfig)
+    parser: ParserConfig = field(default_factory=ParserConfig)
+    kind: str = "gpst"
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_sizes("", self, ("num_type_layers", "num_token_layers"))
+        _check_rate("head_dropout", self.head_dropout)
+        _require(self.kind == "gpst", "kind", self.kind, "gpst")
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """A GPT-2 baseline on the same contexts and vocabulary."""
+
+    vocab_size: int
+    bos_token_id: int
+    max_context_tokens: int = 1024
+    hidden_dim: int = 768
+    num_heads: int = 12
+    ffn_dim: int = 3072
+    num_layers: int = 12
+    dropout: float = 0.1
+    kind: str = "gpt2"
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_sizes("", self, ("num_layers",))
+        _require(self.kind == "gpt2", "kind", self.kind, "gpt2")
+
+
+ModelConfig = GPSTConfig | GPT2Config
+
+
+def _check_common(config: ModelConfig) -> None:
+    _check_sizes(
+        "",
+        config,
+        ("vocab_size", "max_context_tokens", "hidden_dim", "num_heads", "ffn_dim"),
+    )
+    _check_sizes("", config, ("bos_token_id",), least=0)
+    _require(
+        config.bos_token_id < config.vocab_size,
+        "bos_token_id",
+        config.bos_token_id,
+        f"below vocab_size ({config.vocab_size})",
+    )
+    _check_heads("", "hidden_dim", config.hidden_dim, config.num_heads, 1)
+    _check_rate("dropout", config.dropout)
+
+
+_KINDS: dict[str, type[GPSTConfig] | type[GPT2Config]] = {"gpst": GPSTConfig, "gpt2": GPT2Config}
+_NESTED: dict[str, type[CompositionConfig] | type[ParserConfig]] = {
+    "composition": CompositionConfig,
+    "parser": ParserConfig,
+}
+
+
+def _build(cls: Any, values: dict[str, Any], owner: str) -> Any:
+    known = {f.name: f for f in fields(cls)}
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {owner}{near[0]}?" if near else ""
+            raise ConfigError(f"{owner}{name} is not a field of the model's configuration{hint}")
+    arguments = dict(values)
+    for name, nested in _NESTED.items():
+        if name in arguments and name in known and isinstance(arguments[name], dict):
+            arguments[name] = _build(nested, arguments[name], f"{name}.")
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{cls.__name__}: {error}") from None
+
+
+def config_from_dict(values: dict[str, Any]) -> ModelConfig:
+    """The configuration that a plain mapping describes; its `kind` is gpst or gpt2.
+
+    Raises:
+        ConfigError: an unknown kind or field (with the nearest name), or a value out of range.
+    """
+    kind = values.get("kind", "gpst")
+    if kind not in _KINDS:
+        raise ConfigError(f"kind: {kind!r} is not allowed; it must be one of {', '.join(_KINDS)}")
+    return _build(_KINDS[kind], values, "")
+
+
+def config_to_dict(config: ModelConfig) -> dict[str, Any]:
+    """The plain mapping from which `config_from_dict` makes the same configuration."""
+    return asdict(config)

@@ -1,0 +1,208 @@
+"""Binary trees over the tokens of a sentence; every index convention lives here.
+
+A span (i, j) covers tokens i..j, both inclusive. A split k of (i, j) makes (i, k) and (k+1, j).
+Post-order lists the left subtree, the right subtree, then the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A full binary tree of `num_tokens` leaves.
+
+    Args:
+        num_tokens: n, at least 1.
+        spans: the 2n - 1 spans in post-order, tokens included.
+
+    Raises:
+        ValueError: the spans are not the post-order of a binary tree over the tokens.
+
+    >>> Tree(3, ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2))).brackets(["the", "old", "man"])
+    '(the (old man))'
+    """
+
+    num_tokens: int
+    spans: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        children = self._children()
+        if len(self.spans) != 2 * self.num_tokens - 1 or len(children) != len(self.spans):
+            raise ValueError(f"{self.spans} is not the post-order of a binary tree")
+
+    def _children(self) -> list[tuple[int, int] | None]:
+        """For each node of the post-order, the positions of its children (None for a token)."""
+        stack: list[int] = []
+        children: list[tuple[int, int] | None] = []
+        next_token = 0
+        for position, (start, end) in enumerate(self.spans):
+            if start == end == next_token:
+                next_token += 1
+                children.append(None)
+            elif len(stack) >= 2:
+                right, left = stack.pop(), stack.pop()
+                (i, k), (m, j) = self.spans[left], self.spans[right]
+                if (i, j) != (start, end) or m != k + 1:
+                    raise ValueError(f"{self.spans}: ({start}, {end}) does not join its children")
+                children.append((left, right))
+            else:
+                raise ValueError(f"{self.spans}: no children for ({start}, {end})")
+            stack.append(position)
+        if len(stack) != 1 or next_token != self.num_tokens:
+            raise ValueError(f"{self.spans} is not one tree over {self.num_tokens} tokens")
+        return children
+
+    @classmethod
+    def from_splits(cls, num_tokens: int, split_of: dict[tuple[int, int], int]) -> Tree:
+        """The tree in which span (i, j) is split after token split_of[i, j]."""
+        spans: list[tuple[int, int]] = []
+        work: list[tuple[int, int, bool]] = [(0, num_tokens - 1, False)]
+        while work:
+            i, j, done = work.pop()
+            if done or i == j:
+                spans.append((i, j))
+            else:
+                k = split_of[i, j]
+                work += [(i, j, True), (k + 1, j, False), (i, k, False)]
+        return cls(num_tokens, tuple(spans))
+
+    @classmethod
+    def from_actions(cls, actions: Sequence[int]) -> Tree:
+        """The tree that GEN and COMP actions build (gpst.action)."""
+        from gpst.action import Action
+
+        stack: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
+        count = 0
+        for action in actions:
+            if action == Action.GEN:
+                stack.append((count, count))
+                count += 1
+            else:
+                if len(stack) < 2:
+                    raise ValueError("COMP with fewer than two constituents on the stack")
+                right, left = stack.pop(), stack.pop()
+                stack.append((left[0], right[1]))
+            spans.append(stack[-1])
+        return cls(count, tuple(spans))
+
+    @property
+    def internal_spans(self) -> tuple[tuple[int, int], ...]:
+        """The spans of two tokens and more, in post-order."""
+        return tuple(span for span in self.spans if span[0] < span[1])
+
+    @property
+    def height(self) -> int:
+        """Edges from the root to its deepest token."""
+        heights: list[int] = []
+        for children in self._children():
+            if children is None:
+                heights.append(0)
+            else:
+                heights.append(1 + max(heights[children[0]], heights[children[1]]))
+        return heights[-1]
+
+    def splits(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """((i, j), k) of every internal node, in post-order."""
+        for position, children in enumerate(self._children()):
+            if children is not None:
+                yield self.spans[position], self.spans[children[0]][1]
+
+    def brackets(self, words: Sequence[str]) -> str:
+        """The tree as text, one pair of brackets for each internal node.
+
+        Raises:
+            ValueError: the number of words is not the number of tokens.
+        """
+        if len(words) != self.num_tokens:
+            raise ValueError(f"{len(words)} words for a tree of {self.num_tokens} tokens")
+        texts: list[str] = []
+        for position, children in enumerate(self._children()):
+            if children is None:
+                texts.append(words[self.spans[position][0]])
+            else:
+                texts.append(f"({texts[children[0]]} {texts[children[1]]})")
+        return texts[-1]
+
+    def picture(self, words: Sequence[str]) -> str:
+        """The tree drawn with box characters, a token or a node a line, for terminals."""
+        lines: list[str] = []
+        children = self._children()
+        work: list[tuple[int, str, str]] = [(len(self.spans) - 1, "", "")]
+        while work:
+            position, first, rest = work.pop()
+            below = children[position]
+            if below is None:
+                lines.append(first + words[self.spans[position][0]])
+                continue
+            # A node's line is shared with its left child: one line a token, no empty lines.
+            work.append((below[1], rest + "└─", rest + "  "))
+            work.append((below[0], first + "┬─", rest + "│ "))
+        return "\n".join(lines)
+
+    def contract(self, groups: Sequence[int]) -> Tree:
+        """The tree over groups of neighbouring tokens (word pieces of words).
+
+        Nodes inside a group vanish; a node that cuts a group is widened to the whole of it, and
+        what then repeats is dropped, so that the result may lose nodes only where the tree
+        crosses words; missing ones are restored left-branching.
+
+        Args:
+            groups: (n,) the group of each token: 0, 0, 1, 2, 2, ..., rising by at most one.
+        """
+        group = np.asarray(groups)
+        count = int(group[-1]) + 1
+        wide = {(int(group[i]), int(group[j])) for i, j in self.spans}
+        kept: list[tuple[int, int]] = []
+        for span in sorted(wide, key=lambda s: s[0] - s[1]):
+            if all(not _crosses(span, other) for other in kept):
+                kept.append(span)
+        return _binarise(count, set(kept))
+
+
+def _crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[0] <= a[1] < b[1] or b[0] < a[0] <= b[1] < a[1]
+
+
+def _binarise(num_tokens: int, spans: set[tuple[int, int]]) -> Tree:
+    """A binary tree that has all the given (non-crossing) spans; others left-branching."""
+    by_start: dict[int, list[int]] = {}
+    for i, j in spans | {(0, num_tokens - 1)}:
+        by_start.setdefault(i, []).append(j)
+    split_of: dict[tuple[int, int], int] = {}
+    work = [(0, num_tokens - 1)]
+    while work:
+        i, j = work.pop()
+        if i == j:
+            continue
+        parts: list[tuple[int, int]] = []
+        at = i
+        while at <= j:
+            inside = [e for e in by_start.get(at, []) if e <= j and (at, e) != (i, j)]
+            end = max(inside, default=at)
+            parts.append((at, end))
+            at = end + 1
+        for _, end in reversed(parts[:-1]):
+            split_of[i, j if end == parts[-2][1] else _next_end(parts, end)] = end
+        work += parts
+    return Tree.from_splits(num_tokens, split_of)
+
+
+def _next_end(parts: list[tuple[int, int]], end: int) -> int:
+    return next(e for s, e in parts if s == end + 1)
+
+
+def left_branching(num_tokens: int) -> Tree:
+    """((((a b) c) d) e)."""
+    return Tree.from_splits(num_tokens, {(0, j): j - 1 for j in range(1, num_tokens)})
+
+
+def right_branching(num_tokens: int) -> Tree:
+    """(a (b (c (d e))))."""
+    last = num_tokens - 1
+    return Tree.from_splits(num_tokens, {(i, last): i for i in range(last)})
