@@ -1,0 +1,1 @@
+"""Distributed training of GPST: configuration, data order, engine, checkpoints, monitoring."""

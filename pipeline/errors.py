@@ -1,0 +1,85 @@
+"""Errors that a user can act on: one line that names the thing, the value and the cure.
+
+Anything else that escapes is a fault of this program and keeps its traceback.
+"""
+
+import sys
+from typing import TextIO
+
+from data_prep.errors import DataPrepError
+from gpst.config import ConfigError as ModelConfigError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_DATA = 3
+EXIT_INTERRUPTED = 130
+
+
+class PipelineError(Exception):
+    """A failure with a cure.
+
+    Args:
+        message: one line naming the thing, its value and what to do about it.
+        exit_code: exit status of the command; the class's own when absent.
+    """
+
+    exit_code: int = EXIT_FAILURE
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class ConfigError(PipelineError):
+    """The configuration or the command line is wrong."""
+
+    exit_code = EXIT_USAGE
+
+
+class DataError(PipelineError):
+    """A dataset is damaged or cannot serve this run."""
+
+    exit_code = EXIT_DATA
+
+
+class CheckpointError(PipelineError):
+    """A checkpoint is damaged, missing or belongs to another run."""
+
+    exit_code = EXIT_DATA
+
+
+class TrainingError(PipelineError):
+    """Training cannot go on (losses that stay non-finite, a rank that died)."""
+
+
+def explain(error: BaseException) -> tuple[str, int] | None:
+    """The one line and the exit code for an error a user can act on.
+
+    Knows the errors of this package, of `data_prep` and of `gpst`.
+
+    Returns:
+        (line, exit code), or None for an unexpected error, which deserves its traceback.
+    """
+    line = " ".join(str(error).split())
+    if isinstance(error, (PipelineError, DataPrepError)):
+        return line, error.exit_code
+    if isinstance(error, ModelConfigError):
+        return f"model: {line}", EXIT_USAGE
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", EXIT_INTERRUPTED
+    return None
+
+
+def report(error: BaseException, program: str = "pipeline", stream: TextIO | None = None) -> int:
+    """Writes the error's one line to `stream` (standard error) and returns its exit code.
+
+    Raises:
+        the error itself, when it is not one that a user can act on.
+    """
+    explained = explain(error)
+    if explained is None:
+        raise error
+    line, code = explained
+    print(f"{program}: {line}", file=stream or sys.stderr, flush=True)
+    return code
