@@ -1,0 +1,1 @@
+"""The pruned chart: the plan (integers), the inside and outside passes, decoding."""
