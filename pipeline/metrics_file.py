@@ -1,0 +1,70 @@
+"""metrics.jsonl: one JSON object a line, each with its step; every step at most once.
+
+A number that is not finite is written as null, since JSON has no other word for it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import write_atomically
+
+FILE_NAME = "metrics.jsonl"
+
+
+class MetricsFile:
+    """Appends lines to a run's metrics.jsonl.
+
+    Lines of steps after `start_step`, which a resumed run will take again, and torn lines are
+    removed first; a run that starts at step 0 starts with an empty file.
+    """
+
+    def __init__(self, run_dir: Path, start_step: int) -> None:
+        self.path = run_dir / FILE_NAME
+        kept = [line for line in read_metrics(self.path) if line["step"] <= start_step > 0]
+        self.last_line: dict[str, Any] | None = kept[-1] if kept else None
+        """The last line that was kept, if any."""
+        write_atomically(self.path, "".join(map(_to_line, kept)).encode())
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Appends a line and hands it to the operating system."""
+        self._file.write(_to_line(values))
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Makes all lines durable, also against a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics.jsonl, in order; none when the file is missing.
+
+    A line that a kill cut short is left out.
+    """
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            values = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            lines.append(values)
+    return lines
+
+
+def _to_line(values: Mapping[str, Any]) -> str:
+    plain = {name: _finite(value) for name, value in values.items()}
+    return json.dumps(plain, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
