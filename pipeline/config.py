@@ -80,9 +80,13 @@ class TrainConfig:
     """Save a checkpoint and end after this many steps, as a time limit would."""
     clip_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
+    max_nonfinite_steps: int = 10
+    """Steps in a row that may be skipped, because a loss or gradient is not finite, before the
+    run stops."""
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "global_batch_contexts", "micro_batch_contexts_per_rank"):
+        sizes = ("num_steps", "global_batch_contexts", "micro_batch_contexts_per_rank")
+        for name in (*sizes, "max_nonfinite_steps"):
             require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), ">= 1")
         stop = self.stop_at_step
         require(stop is None or stop >= 1, "train.stop_at_step", stop, ">= 1 or null")
