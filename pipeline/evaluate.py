@@ -90,9 +90,7 @@ def evaluate_model(
     was_training = model.training
     model.eval()
     try:
-        sums = _sum_losses(
-            model, source, mine if len(mine) else contexts[:1], batch_contexts, device
-        )
+        sums = _sum_losses(model, source, given, batch_contexts, device)
     finally:
         model.train(was_training)
     totals = {name: value * weight for name, value in sums.items()}
