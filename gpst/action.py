@@ -1,4 +1,4 @@
-"""The generative model's actions: GEN(x) writes a token, COMP joins the two topmost constituents."""
+"""The generative model's actions: GEN(x) writes a token, COMP joins the top two constituents."""
 
 from __future__ import annotations
 

@@ -62,12 +62,8 @@ class CompositionConfig:
 
     def __post_init__(self) -> None:
         owner = "composition."
-        _check_sizes(
-            owner,
-            self,
-            ("dim", "num_heads", "ffn_dim", "num_layers", "num_decomposition_layers")
-            + ("score_dim", "window", "max_height"),
-        )
+        sizes = ("dim", "num_heads", "ffn_dim", "num_layers", "num_decomposition_layers")
+        _check_sizes(owner, self, (*sizes, "score_dim", "window", "max_height"))
         _check_heads(owner, "dim", self.dim, self.num_heads, 1)
         _require(
             self.schedule in ("score", "height"),

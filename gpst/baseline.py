@@ -1,0 +1,75 @@
+"""GPT-2 of the paper's sizes on the same contexts, with the same interface as GPST."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config as HFGPT2Config
+from transformers import GPT2LMHeadModel
+
+from gpst.batch import ContextBatch, padded_rows
+from gpst.config import GPT2Config
+from gpst.losses import LossTerm, vocabulary_loss
+from gpst.model import ModelOutput, _check_context_length, _decay_groups
+
+
+class GPT2Baseline(nn.Module):
+    """GPT-2 that reads <bos> and the tokens of a context and predicts the tokens."""
+
+    def __init__(self, config: GPT2Config):
+        super().__init__()
+        self.config = config
+        self.gpt2 = GPT2LMHeadModel(
+            HFGPT2Config(
+                vocab_size=config.vocab_size,
+                n_positions=config.max_context_tokens,
+                n_embd=config.hidden_dim,
+                n_layer=config.num_layers,
+                n_head=config.num_heads,
+                n_inner=config.ffn_dim,
+                resid_pdrop=config.dropout,
+                embd_pdrop=config.dropout,
+                attn_pdrop=config.dropout,
+                bos_token_id=config.bos_token_id,
+                eos_token_id=config.bos_token_id,
+                use_cache=False,
+            )
+        )
+        self.checkpointing: set[str] = set()
+        self._recomputing = False
+
+    def forward(
+        self, batch: ContextBatch, noise: float = 0.0, temperature: float = 1.0
+    ) -> ModelOutput:
+        """The token loss; noise and temperature are GPST's and do nothing here."""
+        _check_context_length(batch, self.config.max_context_tokens)
+        features = self._features(batch)
+        weight = self.gpt2.lm_head.weight
+        loss = vocabulary_loss(features, weight, batch.tokens)
+        return ModelOutput({"token": LossTerm(loss, "tokens")}, {})
+
+    def _features(self, batch: ContextBatch) -> Tensor:
+        """(N, H) what predicts each token: the output after the tokens before it."""
+        lengths, tokens = batch.context_lengths, batch.tokens
+        rows = torch.from_numpy(padded_rows(lengths)).to(tokens.device, non_blocking=True)
+        longest = int(lengths.max())
+        table = tokens.new_full((batch.num_contexts * longest,), self.config.bos_token_id)
+        table = table.index_copy(0, rows, tokens).view(batch.num_contexts, longest)
+        inputs = table.roll(1, 1)
+        inputs[:, 0] = self.config.bos_token_id
+        self._set_recompute("generator" in self.checkpointing)
+        hidden = self.gpt2.transformer(input_ids=inputs).last_hidden_state
+        return hidden.flatten(0, 1).index_select(0, rows)
+
+    def _set_recompute(self, recompute: bool) -> None:
+        if recompute == self._recomputing:
+            return
+        if recompute:
+            self.gpt2.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.gpt2.gradient_checkpointing_disable()
+        self._recomputing = recompute
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by how they are optimised: decay, no_decay."""
+        return _decay_groups(self, set())

@@ -1,0 +1,75 @@
+"""The induced tree of every sentence, found on the device with all sizes known beforehand.
+
+The best split of a cell is its edge of highest score; ties go to the smaller split. Exactly 2n - 1
+cells of a sentence of n tokens are marked, so that nothing has to be copied to the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpst.chart.inside import _block_slices
+from gpst.chart.plan import ChartPlan
+from gpst.tree import Tree
+
+
+@dataclass(frozen=True)
+class InducedTrees:
+    """The trees of all S sentences with N tokens; M = 2N - S nodes in post-order."""
+
+    best_edge: Tensor
+    """(C - N,) edge of the best split of each cell that is not a token."""
+    marked: Tensor
+    """(C,) 1 for cells of the trees, else 0."""
+    nodes: Tensor
+    """(M,) cells of the trees, sentence after sentence, each in post-order."""
+    place: Tensor
+    """(C,) place of each marked cell in `nodes`; meaningless for others."""
+
+
+@torch.no_grad()
+def decode(plan: ChartPlan, scores: Tensor) -> InducedTrees:
+    """The best tree of each sentence under the edge scores (E,)."""
+    best_edge = torch.empty_like(plan.edge_start)
+    for level in plan.levels:
+        for block in level.blocks:
+            cells, edges, _ = _block_slices(block, level)
+            inner = slice(cells.start - plan.num_tokens, cells.stop - plan.num_tokens)
+            best = scores[edges].view(block.num_cells, block.num_splits).argmax(1)
+            best_edge[inner] = plan.edge_start[inner] + best
+    marked = torch.zeros_like(plan.outside_row)
+    marked[plan.roots] = 1
+    for level in reversed(plan.levels):
+        cells = slice(level.first_cell, level.last_cell)
+        edge = best_edge[cells.start - plan.num_tokens : cells.stop - plan.num_tokens]
+        # A node of a tree has one parent in it, so that the sums stay 0 or 1.
+        own = marked[cells].clone()
+        marked.index_add_(0, plan.left[edge], own)
+        marked.index_add_(0, plan.right[edge], own)
+    ordered = marked[plan.postorder]
+    ordered_place = torch.cumsum(ordered, 0) - ordered
+    num_nodes = 2 * plan.num_tokens - plan.num_sentences
+    # Cells outside the trees all write to one extra place behind the last node.
+    target = torch.where(ordered == 1, ordered_place, num_nodes)
+    nodes = torch.empty(num_nodes + 1, dtype=torch.int64, device=scores.device)
+    nodes[target] = plan.postorder
+    place = torch.empty_like(ordered_place)
+    place[plan.postorder] = ordered_place
+    return InducedTrees(best_edge, marked, nodes[:-1], place)
+
+
+def trees_of(plan: ChartPlan, induced: InducedTrees) -> list[Tree]:
+    """The induced trees as objects (copies them to the host), one a sentence."""
+    spans = plan.spans[induced.nodes.cpu().numpy()]
+    trees: list[Tree] = []
+    first = 0
+    roots = plan.spans[plan.roots.cpu().numpy()]
+    for start, end in roots.tolist():
+        size = 2 * (end - start + 1) - 1
+        own = spans[first : first + size] - start
+        trees.append(Tree(end - start + 1, tuple((i, j) for i, j in own.tolist())))
+        first += size
+    return trees

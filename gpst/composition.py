@@ -1,0 +1,154 @@
+"""Composition and decomposition of constituents and their scores (paper 3.1, equations 1-4).
+
+f_alpha(l, r): inside vector of a constituent from its children's
+f_beta(p, s):  outside vector of a child from its parent's outside and its sibling's inside
+phi_alpha, phi_beta: how well the two go together, for the weights over splits or parents
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from gpst.config import CompositionConfig
+from gpst.layers import INIT_STD, at_least_fp32, init_linear
+
+
+def plain_norm(x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+    """LayerNorm_0: no scale, no shift."""
+    return F.layer_norm(x, x.shape[-1:])
+
+
+class PairLayer(nn.Module):
+    """A post-norm Transformer layer over two vectors; roles enter queries and keys only."""
+
+    def __init__(self, dim: int, num_heads: int, ffn_dim: int, dropout: float):
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.query_key = nn.Linear(dim, 2 * dim)
+        self.value = nn.Linear(dim, dim)
+        self.attention_out = nn.Linear(dim, dim)
+        self.ffn_in = nn.Linear(dim, ffn_dim)
+        self.ffn_out = nn.Linear(ffn_dim, dim)
+        for layer in (self.query_key, self.value, self.attention_out, self.ffn_in, self.ffn_out):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def _attend(self, x: Float[Tensor, "2 E D"], role: Tensor) -> Float[Tensor, "2 E D"]:
+        """Attention between two vectors in closed form: a sigmoid of the difference of the keys.
+
+        weight on vector 0 = sigmoid(q . (k_0 - k_1) / sqrt(head width))
+        """
+        query, key = self.query_key(x + role).unflatten(-1, (2, self.num_heads, -1)).unbind(2)
+        value = self.value(x).unflatten(-1, (self.num_heads, -1))
+        scale = 1.0 / math.sqrt(query.shape[-1])
+        logit = (query * (key[0] - key[1])).sum(-1, keepdim=True) * scale
+        mixed = value[1] + torch.sigmoid(logit) * (value[0] - value[1])
+        return self.attention_out(mixed.flatten(2))
+
+    def forward(
+        self, x: Float[Tensor, "2 E D"], role: Float[Tensor, "2 R D"]
+    ) -> Float[Tensor, "2 E D"]:
+        """Args: x: the two vectors of each pair. role: their role embeddings; R is E or 1."""
+        attended = F.dropout(self._attend(x, role), self.dropout, self.training)
+        x = plain_norm(x + attended)
+        ffn = self.ffn_out(F.gelu(self.ffn_in(x)))
+        return plain_norm(x + F.dropout(ffn, self.dropout, self.training))
+
+
+class PairScore(nn.Module):
+    """phi(x, y) = MLP_x(x) . MLP_y(y) / sqrt(d_score); in fp32."""
+
+    def __init__(self, config: CompositionConfig):
+        super().__init__()
+        self.scale = 1.0 / math.sqrt(config.score_dim)
+
+        def mlp() -> nn.Sequential:
+            first = nn.Linear(config.dim, config.dim)
+            second = nn.Linear(config.dim, config.score_dim)
+            for layer in (first, second):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+            return nn.Sequential(first, nn.GELU(), nn.Dropout(config.score_dropout), second)
+
+        self.first, self.second = mlp(), mlp()
+
+    def forward(
+        self, first: Float[Tensor, "E D"], second: Float[Tensor, "E D"]
+    ) -> Float[Tensor, "E"]:
+        product = at_least_fp32(self.first(first)) * at_least_fp32(self.second(second))
+        return product.sum(-1) * self.scale
+
+
+class _PairModel(nn.Module):
+    """Layers over a pair, its roles, and the pair's score."""
+
+    def __init__(self, config: CompositionConfig, num_layers: int, num_roles: int):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            PairLayer(config.dim, config.num_heads, config.ffn_dim, config.dropout)
+            for _ in range(num_layers)
+        )
+        self.role = nn.Parameter(torch.randn(num_roles, config.dim) * 0.02)
+        self.score = PairScore(config)
+
+    def _mix(self, first: Tensor, second: Tensor, role: Tensor) -> Tensor:
+        pair = torch.stack((first, second))
+        for layer in self.layers:
+            pair = layer(pair, role)
+        return plain_norm(pair[0] + pair[1])
+
+
+class Composition(_PairModel):
+    """f_alpha and phi_alpha; roles [LEFT], [RIGHT]."""
+
+    def __init__(self, config: CompositionConfig):
+        super().__init__(config, config.num_layers, num_roles=2)
+
+    def forward(
+        self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
+    ) -> tuple[Float[Tensor, "E D"], Float[Tensor, "E"]]:
+        """Returns: (f_alpha(left, right), phi_alpha(left, right))."""
+        mixed = self._mix(left, right, self.role[:, None, :])
+        return mixed, self.score(left, right)
+
+
+class Decomposition(_PairModel):
+    """f_beta and phi_beta; roles [PRT], and [LEFT] or [RIGHT] for the sibling."""
+
+    def __init__(self, config: CompositionConfig):
+        super().__init__(config, config.num_decomposition_layers, num_roles=3)
+        self.root = nn.Parameter(torch.randn(config.dim) * 0.02)
+        """The outside vector of every root."""
+
+    def forward(
+        self,
+        parent: Float[Tensor, "M D"],
+        sibling: Float[Tensor, "M D"],
+        side: Int64[Tensor, "M"],
+    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M"]]:
+        """
+        Args:
+            side: 0 when the child is the left one (its sibling is [RIGHT]), 1 when the right one.
+        Returns:
+            (f_beta(parent, sibling), phi_beta(parent, sibling)).
+        """
+        role = torch.stack((self.role[0].expand_as(sibling), self.role[2 - side]))
+        return self._mix(parent, sibling, role), self.score(parent, sibling)
+
+
+class Scaling(nn.Module):
+    """Linear maps between the generative width H and the composition width D."""
+
+    def __init__(self, hidden_dim: int, dim: int):
+        super().__init__()
+        self.down = nn.Linear(hidden_dim, dim)
+        self.up = nn.Linear(dim, hidden_dim)
+        nn.init.xavier_uniform_(self.down.weight)
+        nn.init.zeros_(self.down.bias)
+        init_linear(self.up, INIT_STD / math.sqrt(dim))

@@ -1,0 +1,154 @@
+"""Transformer blocks, the key/value cache and all weight initialisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+INIT_STD = 0.02
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """x in fp32, or as it is in float64: for scores, norms and losses under half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def init_linear(layer: nn.Linear, std: float = INIT_STD) -> None:
+    """Weights N(0, std), no bias."""
+    nn.init.normal_(layer.weight, std=std)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+@dataclass
+class KeyValueCache:
+    """Keys and values of the inputs so far, one block: (rows, heads, capacity, head width)."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, num_heads: int, capacity: int, like: Tensor) -> KeyValueCache:
+        """Room for `capacity` inputs; `like` (.., width) gives the width, dtype and device."""
+        shape = (rows, num_heads, capacity, like.shape[-1] // num_heads)
+        return cls(like.new_zeros(shape), like.new_zeros(shape))
+
+    def select(self, rows: Tensor) -> None:
+        """Row r becomes a copy of row rows[r] (hypotheses kept, dropped or doubled)."""
+        self.keys = self.keys.index_select(0, rows)
+        self.values = self.values.index_select(0, rows)
+
+
+class CausalBlock(nn.Module):
+    """A pre-norm Transformer block with causal attention, as in GPT-2."""
+
+    def __init__(self, dim: int, num_heads: int, ffn_dim: int, dropout: float, num_blocks: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.attention_norm = nn.LayerNorm(dim)
+        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.attention_out = nn.Linear(dim, dim)
+        self.ffn_norm = nn.LayerNorm(dim)
+        self.ffn_in = nn.Linear(dim, ffn_dim)
+        self.ffn_out = nn.Linear(ffn_dim, dim)
+        init_linear(self.query_key_value)
+        init_linear(self.ffn_in)
+        for residual in (self.attention_out, self.ffn_out):
+            init_linear(residual, INIT_STD / math.sqrt(2 * num_blocks))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def _heads(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
+        batch, length, dim = x.shape
+        split = self.query_key_value(self.attention_norm(x)).view(
+            batch, length, 3, self.num_heads, dim // self.num_heads
+        )
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        return query, key, value
+
+    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self._drop(self.attention_out(attended.transpose(1, 2).flatten(2)))
+        ffn = self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)), approximate="tanh"))
+        return x + self._drop(ffn)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        query, key, value = self._heads(x)
+        rate = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=True)
+        return self._finish(x, attended)
+
+    def step(
+        self, x: Float[Tensor, "R D"], cache: KeyValueCache, position: Tensor
+    ) -> Float[Tensor, "R D"]:
+        """One more input a row, written to the cache at position (R,); earlier ones are seen.
+
+        A row whose position does not advance before its next step overwrites its last input.
+        """
+        query, key, value = self._heads(x.unsqueeze(1))
+        rows = torch.arange(len(x), device=x.device)
+        cache.keys[rows, :, position] = key.squeeze(2)
+        cache.values[rows, :, position] = value.squeeze(2)
+        length = int(position.max()) + 1
+        seen = torch.arange(length, device=x.device) <= position[:, None]
+        attended = F.scaled_dot_product_attention(
+            query,
+            cache.keys[:, :, :length],
+            cache.values[:, :, :length],
+            attn_mask=seen[:, None, None, :],
+        )
+        return self._finish(x.unsqueeze(1), attended).squeeze(1)
+
+
+class CausalStack(nn.Module):
+    """Blocks one after another; `recompute` keeps only their inputs for the backward pass."""
+
+    def __init__(self, dim: int, num_heads: int, ffn_dim: int, dropout: float, num_blocks: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.blocks = nn.ModuleList(
+            CausalBlock(dim, num_heads, ffn_dim, dropout, num_blocks) for _ in range(num_blocks)
+        )
+
+    def forward(self, x: Float[Tensor, "B T D"], recompute: bool = False) -> Tensor:
+        for block in self.blocks:
+            if recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
+            else:
+                x = block(x)
+        return x
+
+    def new_caches(self, rows: int, capacity: int, like: Tensor) -> list[KeyValueCache]:
+        """Empty caches, one a block, for `rows` sequences of up to `capacity` inputs."""
+        return [KeyValueCache.empty(rows, self.num_heads, capacity, like) for _ in self.blocks]
+
+    def step(
+        self, x: Float[Tensor, "R D"], caches: list[KeyValueCache], position: Tensor
+    ) -> Float[Tensor, "R D"]:
+        """The outputs for one more input a row, see `CausalBlock.step`."""
+        for block, cache in zip(self.blocks, caches, strict=True):
+            assert isinstance(block, CausalBlock)
+            x = block.step(x, cache, position)
+        return x
+
+
+class HeadMLP(nn.Module):
+    """Linear, GELU, dropout, linear: the dense part of a prediction head."""
+
+    def __init__(self, in_dim: int, mid_dim: int, out_dim: int, dropout: float):
+        super().__init__()
+        self.dropout = dropout
+        self.dense = nn.Linear(in_dim, mid_dim)
+        self.out = nn.Linear(mid_dim, out_dim)
+        init_linear(self.dense)
+        init_linear(self.out)
+
+    def forward(self, x: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
+        return self.out(F.dropout(F.gelu(self.dense(x)), self.dropout, self.training))

@@ -1,0 +1,218 @@
+"""GPST.forward: parse -> plan -> inside -> decode -> outside -> generate (paper figure 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gpst.batch import ContextBatch
+from gpst.chart.decode import InducedTrees, decode, trees_of
+from gpst.chart.inside import InsideOutput, inside
+from gpst.chart.outside import outside
+from gpst.chart.plan import ChartPlan, build_plan
+from gpst.composition import Composition, Decomposition, Scaling
+from gpst.config import GPSTConfig, GPT2Config, ModelConfig
+from gpst.generator import Generator, GeneratorLayout
+from gpst.layers import INIT_STD, HeadMLP
+from gpst.losses import LossTerm, height_loss, type_loss, vocabulary_loss
+from gpst.parser import BoundaryParser, add_noise, split_loss
+from gpst.tree import Tree
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """What a training or evaluation step reads off a model."""
+
+    losses: dict[str, LossTerm]
+    """Sums with gradient, fp32; their means add up to the loss."""
+    statistics: dict[str, LossTerm]
+    """Sums without gradient that tell how the trees are doing."""
+
+
+class GPST(nn.Module):
+    """A Generative Pretrained Structured Transformer (ACL 2024, arXiv 2403.08293)."""
+
+    def __init__(self, config: GPSTConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
+        nn.init.normal_(self.embedding.weight, std=INIT_STD)
+        dim = config.composition.dim
+        self.parser = BoundaryParser(config.vocab_size, config.parser)
+        self.scaling = Scaling(config.hidden_dim, dim)
+        self.composition = Composition(config.composition)
+        self.decomposition = Decomposition(config.composition)
+        self.autoencoding_head = HeadMLP(dim, 4 * dim, config.hidden_dim, config.head_dropout)
+        self.generator = Generator(config)
+        self.checkpointing: set[str] = set()
+        """Parts whose activations are recomputed in the backward pass: composition, generator."""
+
+    def forward(
+        self, batch: ContextBatch, noise: float = 0.0, temperature: float = 1.0
+    ) -> ModelOutput:
+        """All losses of a batch in one pass.
+
+        Args:
+            noise: coefficient of the Gumbel noise on the parser's scores before ordering.
+            temperature: T of the softmax over the splits of a cell.
+        Raises:
+            ValueError: a context longer than config.max_context_tokens.
+        """
+        _check_context_length(batch, self.config.max_context_tokens)
+        scores = self.parser(batch)
+        plan = self.plan(batch, add_noise(scores.detach(), noise))
+        embedded = self.embedding(batch.tokens)
+        recompute = "composition" in self.checkpointing
+        chart = self._inside(plan, embedded, temperature, recompute)
+        induced = decode(plan, chart.scores)
+        outside_vectors = outside(plan, self.decomposition, chart.inside_ae, recompute)
+        type_logits, features, types = self.generator(
+            self._nodes(plan, induced, chart, embedded),
+            self.embedding.weight[self.config.bos_token_id],
+            GeneratorLayout.of(batch),
+            plan,
+            induced,
+            "generator" in self.checkpointing,
+        )
+        lengths = torch.from_numpy(batch.sentence_lengths).to(batch.tokens.device)
+        weight, tokens = self.embedding.weight, batch.tokens
+        rebuilt = self.autoencoding_head(outside_vectors)
+        max_height = self.config.composition.max_height
+        losses = {
+            "autoencoding": LossTerm(vocabulary_loss(rebuilt, weight, tokens), "tokens"),
+            "token": LossTerm(vocabulary_loss(features, weight, tokens), "actions"),
+            "type": LossTerm(type_loss(type_logits, types), "actions"),
+            "parser": LossTerm(split_loss(scores, plan, induced), "splits"),
+            "height": LossTerm(
+                height_loss(chart.heights[plan.roots], lengths, max_height), "sentences"
+            ),
+        }
+        return ModelOutput(losses, structure_statistics(scores, plan, induced, chart))
+
+    def plan(
+        self,
+        batch: ContextBatch,
+        scores: Float[Tensor, "N"],
+        inner: np.ndarray | None = None,
+    ) -> ChartPlan:
+        """The chart that the scores order, on the batch's device (the one copy to the host)."""
+        composition = self.config.composition
+        plan = build_plan(
+            scores.cpu().numpy(),
+            batch.sentence_lengths,
+            composition.window,
+            composition.schedule,
+            inner,
+            torch.get_num_threads(),
+        )
+        return plan.to(batch.tokens.device, non_blocking=True)
+
+    def _inside(
+        self, plan: ChartPlan, embedded: Tensor, temperature: float, recompute: bool
+    ) -> InsideOutput:
+        leaves = self.scaling.down(embedded)
+        stop = self.config.gradient_stop
+        return inside(plan, self.composition, leaves, temperature, stop, recompute)
+
+    def _nodes(
+        self, plan: ChartPlan, induced: InducedTrees, chart: InsideOutput, embedded: Tensor
+    ) -> Float[Tensor, "M H"]:
+        """Inputs of the generative model: token embeddings and surrogates of constituents."""
+        nodes = induced.nodes
+        is_token = (nodes < plan.num_tokens)[:, None]
+        own = embedded.index_select(0, torch.where(is_token[:, 0], nodes, 0))
+        if self.generator.comp_embedding is not None:
+            # The two models are disconnected; the maps between them still take part in the step.
+            silent = 0.0 * (self.scaling.up.weight.sum() + self.scaling.up.bias.sum())
+            return torch.where(is_token, own, self.generator.comp_embedding + silent)
+        surrogate = self.scaling.up(chart.inside_ar.index_select(0, nodes))
+        return torch.where(is_token, own, surrogate)
+
+    @torch.no_grad()
+    def induced_trees(self, batch: ContextBatch, inner: np.ndarray | None = None) -> list[Tree]:
+        """The composition model's tree of each sentence (`inside` parsing), no noise, no dropout.
+
+        Args:
+            inner: (N,) whether the boundary after a token lies inside an atom (a word of several
+                pieces); atoms become constituents.
+        """
+        was_training = self.training
+        self.eval()
+        try:
+            plan = self.plan(batch, self.parser(batch), inner)
+            chart = self._inside(plan, self.embedding(batch.tokens), 1.0, False)
+            return trees_of(plan, decode(plan, chart.scores))
+        finally:
+            self.train(was_training)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by how they are optimised: parser, decay, no_decay (norms, biases, ...)."""
+        own = list(self.parser.parameters())
+        return {"parser": own, **_decay_groups(self, {id(p) for p in own})}
+
+
+def _check_context_length(batch: ContextBatch, limit: int) -> None:
+    longest = int(batch.context_lengths.max())
+    if longest > limit:
+        raise ValueError(
+            f"a context has {longest} tokens, but the model takes {limit} (max_context_tokens)"
+        )
+
+
+def _decay_groups(model: nn.Module, taken: set[int]) -> dict[str, list[nn.Parameter]]:
+    """Matrices decay; vectors and embeddings (norms, biases, roles) do not."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": []}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in taken:
+            continue
+        plain = parameter.ndim < 2 or id(parameter) in embeddings or name.endswith(".role")
+        groups["no_decay" if plain else "decay"].append(parameter)
+    return groups
+
+
+@torch.no_grad()
+def structure_statistics(
+    scores: Tensor, plan: ChartPlan, induced: InducedTrees, chart: InsideOutput
+) -> dict[str, LossTerm]:
+    """Sums that tell how the trees are doing.
+
+    height: expected height of the root; entropy: of the weights over the splits of the trees'
+    nodes, nats; left_children, right_children: internal ones among the nodes' children;
+    agreement: nodes whose split is the parser's own first choice among the cell's splits.
+    """
+    internal = induced.marked[plan.num_tokens :] == 1
+    log_weights = torch.log(chart.weights.clamp_min(1e-12))
+    cell = plan.parent - plan.num_tokens
+    entropy = torch.zeros_like(chart.heights[plan.num_tokens :]).index_add_(
+        0, cell, -chart.weights * log_weights
+    )
+    best = torch.full_like(entropy, -torch.inf, dtype=scores.dtype)
+    best.scatter_reduce_(0, cell, scores[plan.cut], "amax")
+    agrees = scores[plan.cut[induced.best_edge]] >= best
+    left, right = plan.left[induced.best_edge], plan.right[induced.best_edge]
+
+    def count(what: Tensor) -> LossTerm:
+        return LossTerm((what & internal).sum().float(), "splits")
+
+    return {
+        "height": LossTerm(chart.heights[plan.roots].sum().float(), "sentences"),
+        "entropy": LossTerm(torch.where(internal, entropy, 0.0).sum().float(), "splits"),
+        "left_children": count(left >= plan.num_tokens),
+        "right_children": count(right >= plan.num_tokens),
+        "agreement": count(agrees),
+    }
+
+
+def build_model(config: ModelConfig) -> nn.Module:
+    """The model that a configuration describes."""
+    if isinstance(config, GPT2Config):
+        from gpst.baseline import GPT2Baseline
+
+        return GPT2Baseline(config)
+    return GPST(config)

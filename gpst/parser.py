@@ -1,0 +1,172 @@
+"""The top-down parser: a score for every boundary of a sentence (paper 3.1), and its likelihood.
+
+Only the order of the scores reaches the chart, so that no gradient comes back from there; the
+parser learns from the likelihood of the induced trees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gpst.batch import ContextBatch
+from gpst.chart.decode import InducedTrees
+from gpst.chart.plan import ChartPlan
+from gpst.config import ParserConfig
+from gpst.layers import at_least_fp32, init_linear
+
+
+def _rotate(x: Float[Tensor, "S h T d"]) -> Float[Tensor, "S h T d"]:
+    """Rotary positions: features 2i and 2i+1 turned by position / 10000^(2i/d)."""
+    length, dim = x.shape[-2:]
+    position = torch.arange(length, device=x.device, dtype=torch.float32)
+    rate = 10000.0 ** (-torch.arange(0, dim, 2, device=x.device, dtype=torch.float32) / dim)
+    angle = position[:, None] * rate
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+class _ParserLayer(nn.Module):
+    """Pre-norm layer: RMSNorm, rotary attention over the whole sentence, SwiGLU."""
+
+    def __init__(self, config: ParserConfig):
+        super().__init__()
+        dim = config.dim
+        self.num_heads, self.dropout = config.num_heads, config.dropout
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(dim), nn.RMSNorm(dim)
+        self.query_key_value = nn.Linear(dim, 3 * dim, bias=False)
+        self.attention_out = nn.Linear(dim, dim, bias=False)
+        self.gate_and_value = nn.Linear(dim, 2 * config.ffn_dim, bias=False)
+        self.ffn_out = nn.Linear(config.ffn_dim, dim, bias=False)
+        for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def forward(self, x: Float[Tensor, "S T D"], mask: Tensor) -> Float[Tensor, "S T D"]:
+        """Args: mask: (S, 1, 1, T), true for tokens, false for padding."""
+        split = self.query_key_value(self.attention_norm(x)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        attended = F.scaled_dot_product_attention(_rotate(query), _rotate(key), value, mask)
+        attended = self.attention_out(attended.transpose(1, 2).flatten(2))
+        x = x + F.dropout(attended, self.dropout, self.training)
+        gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
+        return x + F.dropout(self.ffn_out(F.silu(gate) * up), self.dropout, self.training)
+
+
+def _length_groups(lengths: np.ndarray) -> list[np.ndarray]:
+    """Sentences in groups of similar length, so that padding at most doubles the work."""
+    power = np.ceil(np.log2(np.maximum(lengths, 8))).astype(np.int64)
+    return [np.flatnonzero(power == p) for p in np.unique(power)]
+
+
+class BoundaryParser(nn.Module):
+    """v_k = MLP([h_k ; h_k+1]) for the boundary after each token; h from a small Transformer."""
+
+    def __init__(self, vocab_size: int, config: ParserConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(config.dim)
+        self.dense = nn.Linear(2 * config.dim, config.dim)
+        self.score = nn.Linear(config.dim, 1)
+        init_linear(self.dense)
+        init_linear(self.score)
+
+    def _group_scores(self, tokens: Float[Tensor, "S T"], mask: Tensor) -> Float[Tensor, "S T"]:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, mask[:, None, None, :])
+        x = self.norm(x)
+        pairs = torch.cat((x, x.roll(-1, dims=1)), -1)
+        return at_least_fp32(self.score(F.gelu(self.dense(pairs))).squeeze(-1))
+
+    def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
+        """Scores in fp32; the entry of a sentence's last token stands for nothing."""
+        starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
+        scores: list[Tensor] = []
+        order: list[np.ndarray] = []
+        for group in _length_groups(lengths):
+            own = lengths[group]
+            column = np.arange(int(own.max()))
+            inside = column < own[:, None]
+            flat = np.where(inside, starts[group][:, None] + column, 0)
+            index = torch.from_numpy(flat).to(device, non_blocking=True)
+            mask = torch.from_numpy(inside).to(device, non_blocking=True)
+            padded = np.flatnonzero(inside)
+            picked = torch.from_numpy(padded).to(device, non_blocking=True)
+            group_scores = self._group_scores(batch.tokens[index], mask).flatten()
+            scores.append(group_scores.index_select(0, picked))
+            order.append(flat.ravel()[padded])
+        back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device, non_blocking=True)
+        return torch.cat(scores).index_select(0, back)
+
+
+def add_noise(scores: Float[Tensor, "N"], coefficient: float) -> Float[Tensor, "N"]:
+    """Scores plus Gumbel(0, 1) noise times a coefficient."""
+    if coefficient == 0.0:
+        return scores
+    exponential = torch.empty_like(scores).exponential_()
+    return scores - coefficient * exponential.clamp_min(1e-20).log()
+
+
+class _SplitLikelihood(torch.autograd.Function):
+    """Sum over the nodes of the trees of -log p(split | span), linear in the chart.
+
+    The normaliser of a span is built from those of its parts along the best edges,
+    z_c = log(exp z_left + exp v_cut + exp z_right), in place of a sum over the whole span.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, plan: ChartPlan, induced: InducedTrees) -> Tensor:
+        z = scores.new_full((plan.num_cells,), -torch.inf)
+        for level in plan.levels:
+            cells = slice(level.first_cell, level.last_cell)
+            edge = _best(plan, induced, cells)
+            z[cells] = torch.logsumexp(
+                torch.stack((z[plan.left[edge]], scores[plan.cut[edge]], z[plan.right[edge]])), 0
+            )
+        internal = slice(plan.num_tokens, plan.num_cells)
+        chosen = scores[plan.cut[induced.best_edge]]
+        ctx.save_for_backward(scores, z)
+        ctx.plan, ctx.induced = plan, induced
+        return torch.where(induced.marked[internal] == 1, z[internal] - chosen, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, incoming: Tensor) -> Any:
+        scores, z = ctx.saved_tensors
+        plan: ChartPlan = ctx.plan
+        induced: InducedTrees = ctx.induced
+        into_z = induced.marked.to(scores.dtype)
+        into_scores = torch.zeros_like(scores)
+        for level in reversed(plan.levels):
+            cells = slice(level.first_cell, level.last_cell)
+            edge = _best(plan, induced, cells)
+            own = induced.marked[cells].to(scores.dtype)
+            into, top, cut = into_z[cells] * own, z[cells], plan.cut[edge]
+            for child in (plan.left[edge], plan.right[edge]):
+                into_z.index_add_(0, child, into * torch.exp(z[child] - top))
+            into_scores.index_add_(0, cut, into * torch.exp(scores[cut] - top) - own)
+        return incoming * into_scores, None, None
+
+
+def _best(plan: ChartPlan, induced: InducedTrees, cells: slice) -> Tensor:
+    return induced.best_edge[cells.start - plan.num_tokens : cells.stop - plan.num_tokens]
+
+
+def split_loss(
+    scores: Float[Tensor, "N"], plan: ChartPlan, induced: InducedTrees
+) -> Float[Tensor, ""]:
+    """Sum over splits of the cross entropy of the chosen split among its span's boundaries (L_p).
+
+    Args:
+        scores: v without noise.
+    """
+    return _SplitLikelihood.apply(scores, plan, induced)  # type: ignore[no-any-return]
