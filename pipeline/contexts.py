@@ -131,7 +131,7 @@ def _cache_folders(dataset: Path) -> Iterator[Path]:
 def _load_table(path: Path, num_tokens: int) -> NDArray[np.void] | None:
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     if table.dtype != ROW or int(table["num_tokens"].sum(dtype=np.int64)) != num_tokens:
         return None
