@@ -33,6 +33,7 @@ class Curves:
 
     def __init__(self, run_dir: Path, start_step: int, start_tokens: int) -> None:
         folder = run_dir / TENSORBOARD
+        _wait_for_a_later_name(folder)
         # A fresh start hides everything of an earlier run in the same folder.
         fresh = start_step == 0
         self._steps = SummaryWriter(
@@ -60,6 +61,18 @@ class Curves:
     def close(self) -> None:
         self._steps.close()
         self._tokens.close()
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Waits until new event files sort after the ones there (a second, and seldom at all).
+
+    TensorBoard reads event files by name, and names start with the second they were made in.
+    """
+    stamps = [path.name.split(".")[3] for path in folder.glob("*/events.out.tfevents.*")]
+    latest = max((int(stamp) for stamp in stamps if stamp.isdigit()), default=0)
+    missing = latest + 1 - time.time()
+    if 0 < missing <= 2:
+        time.sleep(missing)
 
 
 class Throughput:
