@@ -1,0 +1,119 @@
+"""Everything that can be wrong with a run, found by rank 0 before the ranks meet."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gpst.config import ModelConfig
+from gpst.model import build_model
+from pipeline.checkpoint import check_no_checkpoints
+from pipeline.checkpoint_files import FOLDER, list_checkpoints
+from pipeline.config import RunConfig
+from pipeline.data import ContextSource, open_datasets, open_source
+from pipeline.engine import check_deepspeed_entries
+from pipeline.errors import ConfigError, DataError
+from pipeline.resolve import BatchPlan, batch_plan, resolve_model
+from pipeline.samples import FixedSentences
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that passed all checks."""
+
+    config: RunConfig
+    """With the model resolved."""
+    batches: BatchPlan
+    source: ContextSource
+    held_out: ContextSource | None
+    sentences: FixedSentences
+    num_parameters: int
+
+    def describe(self) -> str:
+        """The plan in words: what `--dry-run` prints."""
+        config, train = self.config, self.config.train
+        memory = state_bytes(config, self.num_parameters, self.batches.world_size)
+        total = train.num_steps * train.global_batch_contexts
+        seen = total * self.source.num_tokens / self.source.num_contexts
+        engine = config.engine
+        lines = [
+            f"model        {config.model_config.kind}, {self.num_parameters:,} parameters",
+            f"data         {self.source.num_contexts:,} contexts of at most "
+            f"{config.data.context_tokens} tokens, {self.source.num_tokens:,} tokens",
+            f"batches      {self.batches.describe()}",
+            f"steps        {train.num_steps:,}: about {seen:,.0f} tokens, "
+            f"{total / self.source.num_contexts:.2f} epochs",
+            f"engine       ZeRO {engine.zero_stage}, {engine.precision}, "
+            f"recomputed: {', '.join(engine.checkpointing) or 'nothing'}",
+            f"memory       {memory / GIB:.2f} GiB a rank for parameters, gradients and moments "
+            "(activations come on top)",
+            f"checkpoints  {checkpoint_bytes(config, self.num_parameters) / GIB:.2f} GiB each, "
+            f"in {Path(config.run_dir) / FOLDER}",
+        ]
+        return "\n".join(lines)
+
+
+def check_run(config: RunConfig, world_size: int) -> Plan:
+    """Checks config, batch arithmetic, data, model and disk; opens the data.
+
+    Raises:
+        ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
+    """
+    batches = batch_plan(config, world_size)
+    check_deepspeed_entries(config, batches)
+    datasets = open_datasets(config.data)
+    config = resolve_model(config, datasets[0].manifest)
+    if config.checkpoint.resume == "never":
+        check_no_checkpoints(Path(config.run_dir) / FOLDER)
+    source = open_source(config.data, "train")
+    held_out = None
+    if config.evaluate.every_steps is not None:
+        held_out = open_source(config.data, "validation")
+    sentences = FixedSentences(config.monitor.sentences, datasets[0].tokenizer_path)
+    num_parameters = count_parameters(config.model_config)
+    _check_disk(config, num_parameters)
+    return Plan(config, batches, source, held_out, sentences, num_parameters)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Parameters of a model, each once; no memory is taken."""
+    with torch.device("meta"):
+        model = build_model(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def state_bytes(config: RunConfig, num_parameters: int, world_size: int) -> int:
+    """Bytes a rank holds of parameters, gradients, master weights and moments, by ZeRO stage."""
+    stage, low = config.engine.zero_stage, config.engine.precision == "bf16"
+    weights = 2 if low else 4
+    # ZeRO keeps a flat copy of its share of the weights, in fp32, beside the model's own.
+    master = 4 if low or stage else 0
+    gradients = 4 / world_size if stage == 2 else 4
+    moments = (8 + master) / (world_size if stage else 1)
+    return int(num_parameters * (weights + gradients + moments))
+
+
+def checkpoint_bytes(config: RunConfig, num_parameters: int) -> int:
+    """Size of a checkpoint: weights, and what the optimizer holds on all ranks."""
+    weights = 2 if config.engine.precision == "bf16" else 4
+    return num_parameters * (weights + 8 + (4 if config.engine.zero_stage else 0))
+
+
+def _check_disk(config: RunConfig, num_parameters: int) -> None:
+    run_dir = Path(config.run_dir)
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ConfigError(f"run_dir: {run_dir} is a file; give a folder")
+    existing = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
+    there = len(list_checkpoints(run_dir / FOLDER)) if run_dir.is_dir() else 0
+    # One more than is kept: the old ones go only when the new one is whole.
+    wanted = max(1, config.checkpoint.keep_last + 1 - there)
+    needed = wanted * checkpoint_bytes(config, num_parameters)
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DataError(
+            f"run_dir: {existing} has {free / GIB:.1f} GiB free, and {wanted} checkpoints take "
+            f"{needed / GIB:.1f} GiB; free some, or lower checkpoint.keep_last"
+        )

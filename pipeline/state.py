@@ -1,0 +1,153 @@
+"""What a checkpoint says of a run besides parameters and moments: one typed object.
+
+The data order, schedules and random numbers are pure functions of the step and the seed, so this
+and DeepSpeed's files are the whole state.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import REPOSITORY, RunConfig, config_to_dict
+from pipeline.errors import CheckpointError, ConfigError
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """Where a run is."""
+
+    step: int
+    """Optimizer steps taken, skipped ones included."""
+    samples: int
+    """Contexts trained on, over all ranks."""
+    tokens: int
+    """Tokens trained on, over all ranks."""
+    skipped_steps: int
+    """Steps without an update, because a loss or gradient was not finite."""
+    skipped_in_a_row: int
+    """Those of them that came last, without an applied one after."""
+    config: dict[str, Any]
+    """The run's resolved configuration."""
+    dataset_fingerprint: str
+    """Identifies the data and its order."""
+    world_size: int
+    """Ranks that wrote the checkpoint."""
+    git_revision: str = ""
+    """Commit of this program, "" when unknown; "+" at the end: with changes."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of torch and deepspeed."""
+    state_version: int = STATE_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainerState":
+        """Raises CheckpointError for another version or a wrong structure."""
+        found = values.get("state_version")
+        if found != STATE_VERSION:
+            raise CheckpointError(
+                f"the checkpoint's state has version {found!r}, this program reads {STATE_VERSION}"
+            )
+        names = {f.name for f in fields(cls)}
+        if set(values) != names:
+            odd = ", ".join(sorted(set(values) ^ names))
+            raise CheckpointError(f"the checkpoint's state has other fields than known: {odd}")
+        return cls(**values)
+
+
+def first_state(config: RunConfig, fingerprint: str, world_size: int) -> TrainerState:
+    """The state before the first step."""
+    versions = {name: version(name) for name in ("torch", "deepspeed")}
+    plain = config_to_dict(config)
+    return TrainerState(
+        0, 0, 0, 0, 0, plain, fingerprint, world_size, git_revision(REPOSITORY), versions
+    )
+
+
+def resumed_state(saved: TrainerState, now: TrainerState) -> TrainerState:
+    """The counters of a checkpoint with the config, ranks and program of this process."""
+    return replace(
+        now,
+        step=saved.step,
+        samples=saved.samples,
+        tokens=saved.tokens,
+        skipped_steps=saved.skipped_steps,
+        skipped_in_a_row=saved.skipped_in_a_row,
+    )
+
+
+def git_revision(folder: Path) -> str:
+    """The commit that `folder` is at, with "+" for uncommitted changes; "" outside git."""
+    try:
+        commit, changes = (
+            subprocess.run(
+                ["git", "-C", str(folder), *command],
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=True,
+            ).stdout.strip()
+            for command in (
+                ["rev-parse", "HEAD"],
+                ["status", "--porcelain", "--untracked-files=no"],
+            )
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return commit + ("+" if changes else "")
+
+
+_FIXED = (
+    "model",
+    "seed",
+    "data.context_tokens",
+    "train.global_batch_contexts",
+    "engine.precision",
+)
+"""Fields that a run keeps for good: others would change its parameters' meaning or data order."""
+
+
+def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, where: Path) -> None:
+    """Refuses to go on with another model, other data or another data order.
+
+    Raises:
+        ConfigError: names the field, both values and the way out.
+    """
+    now = config_to_dict(config)
+    for name in _FIXED:
+        old, new = _at(saved.config, name), _at(now, name)
+        if name == "model":
+            name, old, new = _first_difference(old, new)
+        if old != new:
+            raise ConfigError(
+                f"{name}: {new!r} here, but {old!r} in checkpoint {where}; set it back, or start "
+                "another run with a run_dir of its own"
+            )
+    if saved.dataset_fingerprint != fingerprint:
+        raise ConfigError(
+            f"data: is not what checkpoint {where} was trained on (fingerprint "
+            f"{fingerprint[:12]}, was {saved.dataset_fingerprint[:12]}); give the same dataset, or "
+            "start another run with a run_dir of its own"
+        )
+
+
+def _at(tree: dict[str, Any], dotted: str) -> Any:
+    value: Any = tree
+    for part in dotted.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _first_difference(old: Any, new: Any, owner: str = "model") -> tuple[str, Any, Any]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                return _first_difference(old.get(name), new.get(name), f"{owner}.{name}")
+    return owner, old, new

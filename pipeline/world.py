@@ -1,0 +1,311 @@
+"""The ranks of a run: how they meet, talk, fail together and part.
+
+    def prepare(placement): ...   # rank 0 alone, before the ranks meet: everything a user got wrong
+    def body(world): ...          # all ranks
+    exit_code = launch(prepare, body)
+
+Ranks meet in a key-value store. The first rank that fails writes its line and exit code there, so
+that exactly one line is printed and every rank ends with the same code, also when the others only
+see a broken connection, or nothing at all (a collective that would wait for its time-out).
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from pipeline.errors import EXIT_FAILURE, ConfigError, PipelineError, TrainingError, explain
+from pipeline.ranks import LOCAL_HOST, Placement, find_placement
+from pipeline.stop import StopRequest
+
+T = TypeVar("T")
+PROGRAM = "pretrain"
+PREPARE_TIMEOUT_S = 3600.0
+"""Longest preparation of rank 0 (it may compute a table of contexts)."""
+FAREWELL_S = 10.0
+"""How long a failed rank keeps the store open for others to read why."""
+GRACE_S = 5.0
+"""How long a rank may go on once another has failed."""
+WATCH_EVERY_S = 0.5
+
+
+def collective_timeout_s() -> float:
+    """Longest wait for another rank; DEEPSPEED_TIMEOUT (minutes) overrides the 10 minutes."""
+    return 60.0 * float(os.environ.get("DEEPSPEED_TIMEOUT", "10"))
+
+
+class World:
+    """All ranks, once they have met: collectives that DeepSpeed does not make for us."""
+
+    def __init__(self, placement: Placement, device: torch.device, stop: StopRequest) -> None:
+        self.rank = placement.rank
+        self.size = placement.size
+        self.local_rank = placement.local_rank
+        self.is_main = placement.rank == 0
+        self.device = device
+        self.stop = stop
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; the same answer on all."""
+        return bool(self.sum(torch.tensor([int(flag)], device=self.device)).item())
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The tensor, summed over the ranks in place."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        if self.size > 1:
+            distributed.barrier()
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value (anything picklable), on every rank."""
+        if self.size == 1:
+            return value
+        box: list[T] = [value]
+        distributed.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value (anything picklable), in the order of ranks, on every rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+
+class _Meeting:
+    """The store of the ranks: readiness, and the first failure."""
+
+    def __init__(self, placement: Placement, store: distributed.Store) -> None:
+        self.placement, self.store = placement, store
+
+    @classmethod
+    def open(cls, placement: Placement) -> "_Meeting":
+        if placement.size == 1:
+            return cls(placement, distributed.HashStore())
+        try:
+            # Also under torchrun, whose agent already serves the store on this port.
+            limit = timedelta(seconds=PREPARE_TIMEOUT_S)
+            store, _, _ = next(iter(distributed.rendezvous("env://", timeout=limit)))
+        except RuntimeError as error:
+            where = f"{placement.address}:{placement.port}"
+            raise ConfigError(
+                f"rank {placement.rank} of {placement.size} cannot meet the others at {where}: "
+                f"{str(error).splitlines()[0]} (a port that is taken: set MASTER_PORT, or "
+                "deepspeed --master_port)"
+            ) from None
+        return cls(placement, store)
+
+    def prepare(self, prepare: Callable[[Placement], int | None]) -> int | None:
+        """Rank 0 prepares, the others wait; its answer (an exit code to stop with) on all."""
+        if self.placement.rank == 0:
+            code = prepare(self.placement)
+            self.store.set("prepared", json.dumps(code))
+            if code is not None:
+                self._say_farewell()
+            return code
+        try:
+            self.store.wait(["prepared"], timedelta(seconds=PREPARE_TIMEOUT_S))
+            code = json.loads(self.store.get("prepared"))
+        except RuntimeError:
+            raise TrainingError("rank 0 ended before the ranks met") from None
+        if code is not None:
+            self._say_farewell()
+        return code
+
+    def fail(self, error: BaseException) -> int:
+        """Ends this rank for `error`, or quietly for the failure of another one before it."""
+        line, code = explain(error) or (_describe(error), EXIT_FAILURE)
+        mine = json.dumps({"rank": self.placement.rank, "code": code})
+        first = mine
+        with suppress(RuntimeError):  # rank 0 and its store may be gone: then this rank speaks
+            first = bytes(self.store.compare_set("failed", "", mine)).decode()
+            self.store.compare_set("prepared", "", json.dumps(code))
+        if first == mine:
+            _print_failure(error, line, self.placement)
+        else:
+            code = json.loads(first)["code"]
+        self._say_farewell()
+        return code
+
+    def failed_code(self, store: distributed.Store) -> int | None:
+        """The exit code of the first failed rank, if any."""
+        if not store.check(["failed"]):
+            return None
+        return json.loads(store.get("failed"))["code"]
+
+    def _say_farewell(self) -> None:
+        """The store dies with rank 0, which therefore leaves last."""
+        if self.placement.size == 1:
+            return
+        with suppress(RuntimeError):
+            left = self.store.add("left", 1)
+            deadline = time.monotonic() + FAREWELL_S
+            while self.placement.rank == 0 and left < self.placement.size:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
+                left = self.store.add("left", 0)
+
+
+def launch(prepare: Callable[[Placement], int | None], body: Callable[[World], int]) -> int:
+    """Runs `prepare` on rank 0 and then, unless it gave an exit code, `body` on every rank.
+
+    Returns:
+        the exit code. A failed rank among several does not return: it ends the process, because
+        the threads of broken connections could keep it from ending.
+    """
+    try:
+        placement = find_placement(os.environ)
+        _settle_environment(placement)
+        meeting = _Meeting.open(placement)
+    except PipelineError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    try:
+        code = meeting.prepare(prepare)
+        if code is None:
+            with _open_world(meeting) as world:
+                code = body(world)
+    except BaseException as error:
+        code = meeting.fail(error)
+        if placement.size > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return code
+
+
+def _settle_environment(placement: Placement) -> None:
+    """What torch and DeepSpeed read from the environment, and the threads of this rank."""
+    os.environ.update(
+        RANK=str(placement.rank),
+        WORLD_SIZE=str(placement.size),
+        LOCAL_RANK=str(placement.local_rank),
+        MASTER_ADDR=placement.address,
+        MASTER_PORT=str(placement.port),
+    )
+    cores = len(os.sched_getaffinity(0))
+    threads = os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // placement.local_size)))
+    torch.set_num_threads(int(threads))
+    if placement.address == LOCAL_HOST:
+        # gloo would ask for this machine's name, which need not resolve in a container.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _device(placement: Placement) -> torch.device:
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        return torch.device("cpu")
+    if placement.local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {placement.local_rank} has no GPU of its own: this machine shows "
+            f"{torch.cuda.device_count()} (start that many ranks, or DS_ACCELERATOR=cpu)"
+        )
+    torch.cuda.set_device(placement.local_rank)
+    return torch.device("cuda", placement.local_rank)
+
+
+@contextmanager
+def _open_world(meeting: _Meeting) -> Iterator[World]:
+    placement = meeting.placement
+    device = _device(placement)
+    distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=distributed.PrefixStore("group", meeting.store),
+        rank=placement.rank,
+        world_size=placement.size,
+        timeout=timedelta(seconds=collective_timeout_s()),
+        device_id=device if device.type == "cuda" else None,
+    )
+    with StopRequest() as stop, _watch(meeting, stop):
+        world = World(placement, device, stop)
+        try:
+            yield world
+            world.barrier()
+        except BaseException:
+            # Among several ranks the group may be broken: the process ends without it.
+            if placement.size == 1:
+                distributed.destroy_process_group()
+            raise
+    distributed.destroy_process_group()
+
+
+@contextmanager
+def _watch(meeting: _Meeting, stop: StopRequest) -> Iterator[None]:
+    """A thread that ends this rank when another failed, and asks to stop when orphaned."""
+    over = threading.Event()
+    launcher = _launcher_parent()
+
+    def watch() -> None:
+        several = meeting.placement.size > 1
+        store = meeting.store.clone() if several else None  # type: ignore[attr-defined]
+        while not over.wait(WATCH_EVERY_S):
+            if launcher is not None and _launcher_parent() != launcher:
+                stop.request("the deepspeed command ended")
+            code = None
+            if store is not None:
+                try:
+                    code = meeting.failed_code(store)
+                except RuntimeError:
+                    code = EXIT_FAILURE  # rank 0 is gone, and the store with it
+            if code is not None and not over.wait(GRACE_S):
+                os._exit(code)
+
+    thread = threading.Thread(target=watch, name="world-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _launcher_parent() -> int | None:
+    """The parent of a DeepSpeed launcher that started this process (the `deepspeed` command).
+
+    Killing `deepspeed` leaves its launcher and the ranks running; the ranks notice by this.
+    """
+    try:
+        with open(f"/proc/{os.getppid()}/cmdline", "rb") as command:
+            if b"deepspeed.launcher.launch" not in command.read():
+                return None
+        with open(f"/proc/{os.getppid()}/stat") as stat:
+            return int(stat.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _print_failure(error: BaseException, line: str, placement: Placement) -> None:
+    of = f" (rank {placement.rank})" if placement.rank else ""
+    if explain(error) is None and _is_lost_contact(error) and placement.size > 1:
+        line = f"another rank died or lost its connection: {line}; start again to resume"
+    elif explain(error) is None:
+        traceback.print_exception(error)
+    print(f"{PROGRAM}{of}: {line}", file=sys.stderr, flush=True)
+
+
+def _is_lost_contact(error: BaseException) -> bool:
+    if isinstance(error, distributed.DistError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text for sign in ("onnection closed by peer", "onnection reset", "gloo")
+    )
