@@ -32,6 +32,8 @@ class Evaluation:
     num_sentences: int
     losses: dict[str, float]
     """Every loss of the model, as in training: nats per token, action, split or sentence."""
+    structure: dict[str, float]
+    """Means of what the model reports of its trees (height, ...); empty for GPT-2."""
     token_perplexity: float
     """exp of the nats per token of the tokens, given the actions before them."""
     type_perplexity: float | None
@@ -49,6 +51,7 @@ class Evaluation:
             "eval/joint_nats_per_token": self.joint_nats_per_token,
             "eval/bits_per_byte": self.bits_per_byte,
             **{f"eval/loss/{name}": value for name, value in self.losses.items()},
+            **{f"eval/structure/{name}": value for name, value in self.structure.items()},
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -112,13 +115,17 @@ def _sum_losses(
     batch_contexts: int,
     device: torch.device | str,
 ) -> dict[str, float]:
-    """Sums of "loss/per" in nats, and counts, over the contexts."""
+    """Sums over the contexts: "kind/name/unit" of losses and statistics, and the counts."""
     sums: dict[str, float] = {}
     sizes = token_bytes(source)
     for start in range(0, len(contexts), batch_contexts):
         batch = source.batch(contexts[start : start + batch_contexts])
         output = model(batch.to(device), noise=0.0, temperature=1.0)
-        found = {f"{name}/{term.per}": float(term.sum) for name, term in output.losses.items()}
+        found = {
+            f"{kind}/{name}/{term.per}": float(term.sum)
+            for kind, terms in (("loss", output.losses), ("structure", output.statistics))
+            for name, term in terms.items()
+        }
         found |= {
             "tokens": batch.num_tokens,
             "sentences": batch.num_sentences,
@@ -139,18 +146,21 @@ def _all_reduce(sums: Mapping[str, float], device: torch.device | str) -> dict[s
 
 def _summarise(totals: Mapping[str, float]) -> Evaluation:
     counts = BatchCounts(int(totals["tokens"]), int(totals["sentences"]))
-    losses, nats = {}, {}
+    means: dict[str, dict[str, float]] = {"loss": {}, "structure": {}}
+    nats: dict[str, float] = {}
     for key, value in totals.items():
         if key not in _COUNTS:
-            name, per = key.split("/")
-            nats[name] = value
-            losses[name] = value / max(1, getattr(counts, per))
+            kind, name, per = key.split("/")
+            means[kind][name] = value / max(1, getattr(counts, per))
+            if kind == "loss":
+                nats[name] = value
     joint = (nats["token"] + nats.get("type", 0.0)) / counts.tokens
     return Evaluation(
         num_contexts=int(totals["contexts"]),
         num_tokens=counts.tokens,
         num_sentences=counts.sentences,
-        losses=losses,
+        losses=means["loss"],
+        structure=means["structure"],
         token_perplexity=_exp(nats["token"] / counts.tokens),
         type_perplexity=_exp(nats["type"] / counts.actions) if "type" in nats else None,
         joint_nats_per_token=joint,
