@@ -1,9 +1,8 @@
-"""Transformer blocks, the key/value cache and all weight initialisation."""
+"""Transformer blocks and all weight initialisation."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -24,25 +23,6 @@ def init_linear(layer: nn.Linear, std: float = INIT_STD) -> None:
     nn.init.normal_(layer.weight, std=std)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
-
-
-@dataclass
-class KeyValueCache:
-    """Keys and values of the inputs so far, one block: (rows, heads, capacity, head width)."""
-
-    keys: Tensor
-    values: Tensor
-
-    @classmethod
-    def empty(cls, rows: int, num_heads: int, capacity: int, like: Tensor) -> KeyValueCache:
-        """Room for `capacity` inputs; `like` (.., width) gives the width, dtype and device."""
-        shape = (rows, num_heads, capacity, like.shape[-1] // num_heads)
-        return cls(like.new_zeros(shape), like.new_zeros(shape))
-
-    def select(self, rows: Tensor) -> None:
-        """Row r becomes a copy of row rows[r] (hypotheses kept, dropped or doubled)."""
-        self.keys = self.keys.index_select(0, rows)
-        self.values = self.values.index_select(0, rows)
 
 
 class CausalBlock(nn.Module):
@@ -86,25 +66,27 @@ class CausalBlock(nn.Module):
         return self._finish(x, attended)
 
     def step(
-        self, x: Float[Tensor, "R D"], cache: KeyValueCache, position: Tensor
-    ) -> Float[Tensor, "R D"]:
-        """One more input a row, written to the cache at position (R,); earlier ones are seen.
+        self,
+        x: Float[Tensor, "C F D"],
+        keys: Float[Tensor, "C h capacity d"],
+        values: Float[Tensor, "C h capacity d"],
+        first: int,
+        mask: Float[Tensor, "C 1 F seen"],
+    ) -> Float[Tensor, "C F D"]:
+        """F more inputs a context, written to slots first .. first+F-1 of the keys and values.
 
-        A row whose position does not advance before its next step overwrites its last input.
+        Args:
+            mask: added to the attention's logits over slots 0 .. first+F-1 (= seen): 0 for the
+                slots in an input's past and for its own, minus infinity for the others.
         """
-        query, key, value = self._heads(x.unsqueeze(1))
-        rows = torch.arange(len(x), device=x.device)
-        cache.keys[rows, :, position] = key.squeeze(2)
-        cache.values[rows, :, position] = value.squeeze(2)
-        length = int(position.max()) + 1
-        seen = torch.arange(length, device=x.device) <= position[:, None]
+        query, key, value = self._heads(x)
+        last = first + x.shape[1]
+        keys[:, :, first:last] = key
+        values[:, :, first:last] = value
         attended = F.scaled_dot_product_attention(
-            query,
-            cache.keys[:, :, :length],
-            cache.values[:, :, :length],
-            attn_mask=seen[:, None, None, :],
+            query, keys[:, :, :last], values[:, :, :last], attn_mask=mask
         )
-        return self._finish(x.unsqueeze(1), attended).squeeze(1)
+        return self._finish(x, attended)
 
 
 class CausalStack(nn.Module):
@@ -123,19 +105,6 @@ class CausalStack(nn.Module):
                 x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
             else:
                 x = block(x)
-        return x
-
-    def new_caches(self, rows: int, capacity: int, like: Tensor) -> list[KeyValueCache]:
-        """Empty caches, one a block, for `rows` sequences of up to `capacity` inputs."""
-        return [KeyValueCache.empty(rows, self.num_heads, capacity, like) for _ in self.blocks]
-
-    def step(
-        self, x: Float[Tensor, "R D"], caches: list[KeyValueCache], position: Tensor
-    ) -> Float[Tensor, "R D"]:
-        """The outputs for one more input a row, see `CausalBlock.step`."""
-        for block, cache in zip(self.blocks, caches, strict=True):
-            assert isinstance(block, CausalBlock)
-            x = block.step(x, cache, position)
         return x
 
 
