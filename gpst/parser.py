@@ -127,8 +127,8 @@ class _SplitLikelihood(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, plan: ChartPlan, induced: InducedTrees) -> Tensor:
         z = scores.new_full((plan.num_cells,), -torch.inf)
         for level in plan.levels:
-            cells = slice(level.first_cell, level.last_cell)
-            edge = _best(plan, induced, cells)
+            cells = level.cells
+            edge = induced.best_edge[plan.internal(cells)]
             z[cells] = torch.logsumexp(
                 torch.stack((z[plan.left[edge]], scores[plan.cut[edge]], z[plan.right[edge]])), 0
             )
@@ -140,25 +140,22 @@ class _SplitLikelihood(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, incoming: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (incoming,) = grad_outputs
         scores, z = ctx.saved_tensors
         plan: ChartPlan = ctx.plan
         induced: InducedTrees = ctx.induced
         into_z = induced.marked.to(scores.dtype)
         into_scores = torch.zeros_like(scores)
         for level in reversed(plan.levels):
-            cells = slice(level.first_cell, level.last_cell)
-            edge = _best(plan, induced, cells)
+            cells = level.cells
+            edge = induced.best_edge[plan.internal(cells)]
             own = induced.marked[cells].to(scores.dtype)
             into, top, cut = into_z[cells] * own, z[cells], plan.cut[edge]
             for child in (plan.left[edge], plan.right[edge]):
                 into_z.index_add_(0, child, into * torch.exp(z[child] - top))
             into_scores.index_add_(0, cut, into * torch.exp(scores[cut] - top) - own)
         return incoming * into_scores, None, None
-
-
-def _best(plan: ChartPlan, induced: InducedTrees, cells: slice) -> Tensor:
-    return induced.best_edge[cells.start - plan.num_tokens : cells.stop - plan.num_tokens]
 
 
 def split_loss(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpst.chart.inside import _block_slices
 from gpst.chart.plan import ChartPlan
 from gpst.tree import Tree
 
@@ -36,17 +35,15 @@ def decode(plan: ChartPlan, scores: Tensor) -> InducedTrees:
     best_edge = torch.empty_like(plan.edge_start)
     for level in plan.levels:
         for block in level.blocks:
-            cells, edges, _ = _block_slices(block, level)
-            inner = slice(cells.start - plan.num_tokens, cells.stop - plan.num_tokens)
-            best = scores[edges].view(block.num_cells, block.num_splits).argmax(1)
+            inner = plan.internal(block.cells)
+            best = scores[block.edges].view(block.shape).argmax(1)
             best_edge[inner] = plan.edge_start[inner] + best
     marked = torch.zeros_like(plan.outside_row)
     marked[plan.roots] = 1
     for level in reversed(plan.levels):
-        cells = slice(level.first_cell, level.last_cell)
-        edge = best_edge[cells.start - plan.num_tokens : cells.stop - plan.num_tokens]
+        edge = best_edge[plan.internal(level.cells)]
         # A node of a tree has one parent in it, so that the sums stay 0 or 1.
-        own = marked[cells].clone()
+        own = marked[level.cells].clone()
         marked.index_add_(0, plan.left[edge], own)
         marked.index_add_(0, plan.right[edge], own)
     ordered = marked[plan.postorder]

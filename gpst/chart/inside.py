@@ -2,8 +2,9 @@
 
 For every edge e = (l, r -> c):
 
-    m_e = f_alpha(i_l, i_r)     s_e = phi_alpha(i_l, i_r)     a_e = softmax of s_e / T over c's edges
-    i_c = LayerNorm_0(sum_e a_e m_e)           h_c = sum_e a_e (1 + max(h_l, h_r))
+    m_e = f_alpha(i_l, i_r)             s_e = phi_alpha(i_l, i_r)
+    a_e = softmax of s_e / T over the edges of c
+    i_c = LayerNorm_0(sum_e a_e m_e)    h_c = sum_e a_e (1 + max(h_l, h_r))
 
 The same values leave on two routes: `inside_ae`, whose weights a_e are live, and `inside_ar`, whose
 weights are constants, so that the auto-regression loss cannot bend the trees (design section 4).
@@ -12,6 +13,7 @@ weights are constants, so that the auto-regression loss cannot bend the trees (d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.chart.local import LevelGraph, add_up, filled, gradients
-from gpst.chart.plan import Block, ChartPlan, Level
+from gpst.chart.plan import ChartPlan, Level
 from gpst.composition import Composition
 
 
@@ -73,22 +75,9 @@ def inside(
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
 
 
-def _edges(level: Level) -> slice:
-    return slice(level.first_edge, level.last_edge)
-
-
 def _children(plan: ChartPlan, level: Level, table: Tensor) -> tuple[Tensor, Tensor]:
-    edges = _edges(level)
+    edges = level.edges
     return table.index_select(0, plan.left[edges]), table.index_select(0, plan.right[edges])
-
-
-def _block_slices(block: Block, level: Level) -> tuple[slice, slice, slice]:
-    """(cells, edges, edges counted from the level's first) of a block."""
-    cells = slice(block.first_cell, block.first_cell + block.num_cells)
-    size = block.num_cells * block.num_splits
-    edges = slice(block.first_edge, block.first_edge + size)
-    offset = block.first_edge - level.first_edge
-    return cells, edges, slice(offset, offset + size)
 
 
 def _norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> Tensor:
@@ -118,11 +107,11 @@ class _Inside(torch.autograd.Function):
                 graphs.append(graph)
             else:
                 vectors, level_scores = settings.composition(left, right)
-            scores[_edges(level)] = level_scores
+            scores[level.edges] = level_scores
             edge_heights = _edge_heights(plan, level, heights)
             for block in level.blocks:
-                cells, edges, local = _block_slices(block, level)
-                shape = (block.num_cells, block.num_splits)
+                cells, edges, shape = block.cells, block.edges, block.shape
+                local = level.local_edges(block)
                 a = torch.softmax(scores[edges].view(shape) / settings.temperature, 1)
                 mixed = (a.unsqueeze(2) * vectors[local].view(*shape, dim)).sum(1)
                 normed, _, inverse = torch.native_layer_norm(mixed, (dim,), None, None, 1e-5)
@@ -138,13 +127,8 @@ class _Inside(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any,
-        from_ae: Tensor | None,
-        from_ar: Tensor | None,
-        from_heights: Tensor | None,
-        *_: Any,
-    ) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from_ae, from_ar, from_heights = grad_outputs[:3]
         settings: _Settings = ctx.settings
         plan = settings.plan
         table, heights, weights, inverse_std = ctx.saved_tensors
@@ -155,7 +139,7 @@ class _Inside(torch.autograd.Function):
         to_parameters: list[Tensor | None] = [None] * len(ctx.parameters)
         graphs: list[LevelGraph] = ctx.graphs
         for level in reversed(plan.levels):
-            inputs, vectors, scores = graphs.pop().rebuild(lambda: _children(plan, level, table))
+            inputs, vectors, scores = graphs.pop().rebuild(partial(_children, plan, level, table))
             into = _into_edges(
                 settings, level, vectors.detach(), table, heights, weights, inverse_std,
                 grad_ae, grad_ar, grad_heights,
@@ -163,10 +147,10 @@ class _Inside(torch.autograd.Function):
             part, first, second = gradients((vectors, scores), inputs, ctx.parameters, *into)
             add_up(to_parameters, part)
             for child, gradient in zip((plan.left, plan.right), first, strict=True):
-                grad_ae.index_add_(0, child[_edges(level)], gradient.to(grad_ae.dtype))
+                grad_ae.index_add_(0, child[level.edges], gradient.to(grad_ae.dtype))
             if grad_ar is not None and second is not None:
                 for child, gradient in zip((plan.left, plan.right), second, strict=True):
-                    grad_ar.index_add_(0, child[_edges(level)], gradient.to(grad_ar.dtype))
+                    grad_ar.index_add_(0, child[level.edges], gradient.to(grad_ar.dtype))
         leaves = grad_ae[: plan.num_tokens]
         if grad_ar is not None:
             leaves = leaves + grad_ar[: plan.num_tokens]
@@ -181,7 +165,7 @@ def _accumulator(table: Tensor, incoming: Tensor | None, dtype: torch.dtype) -> 
 
 def _edge_heights(plan: ChartPlan, level: Level, heights: Tensor) -> Tensor:
     """(edges of the level,) 1 + max(h_l, h_r)."""
-    edges = _edges(level)
+    edges = level.edges
     return 1.0 + torch.maximum(heights[plan.left[edges]], heights[plan.right[edges]])
 
 
@@ -208,8 +192,8 @@ def _into_edges(
     into_heights = torch.empty_like(into_scores)
     edge_heights = _edge_heights(plan, level, heights)
     for block in level.blocks:
-        cells, edges, local = _block_slices(block, level)
-        shape = (block.num_cells, block.num_splits)
+        cells, edges, shape = block.cells, block.edges, block.shape
+        local = level.local_edges(block)
         a = weights[edges].view(shape)
         normed = table[cells].to(weights.dtype)
         mixed = _norm_backward(grad_ae[cells], normed, inverse_std[cells]).unsqueeze(1)
@@ -223,7 +207,7 @@ def _into_edges(
         into_s = a * (into_a - (a * into_a).sum(1, keepdim=True)) / settings.temperature
         into_scores[local] = into_s.flatten()
         into_heights[local] = (a * from_heights).flatten()
-    left, right = plan.left[_edges(level)], plan.right[_edges(level)]
+    left, right = plan.left[level.edges], plan.right[level.edges]
     # The larger child's height counts; equal ones share, as torch.maximum does it.
     share = 0.5 + 0.5 * torch.sign(heights[left] - heights[right])
     grad_heights.index_add_(0, left, into_heights * share)

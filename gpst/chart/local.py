@@ -115,7 +115,7 @@ def gradients(
         retain_graph=second_route is not None,
         allow_unused=True,
     )
-    to_parameters = list(both[len(inputs) :])
+    to_parameters: list[Tensor | None] = list(both[len(inputs) :])
     to_inputs = [
         torch.zeros_like(x) if g is None else g
         for x, g in zip(inputs, both[: len(inputs)], strict=True)

@@ -58,15 +58,11 @@ def segment_softmax(scores: Tensor, segment: Tensor, num_segments: int) -> Tenso
     return exponent / total[segment]
 
 
-def _messages(level: OutsideLevel) -> slice:
-    return slice(level.first_message, level.last_message)
-
-
 def _senders(
     plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_ae: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(parents' outside vectors, siblings' inside vectors) of a level's messages."""
-    messages = _messages(level)
+    messages = level.messages
     return (
         outside_table.index_select(0, plan.message_parent[messages]),
         inside_ae.index_select(0, plan.message_sibling[messages]),
@@ -84,7 +80,7 @@ class _Outside(torch.autograd.Function):
         weights = inside_ae.new_empty(len(plan.message_child), dtype=exact)
         graphs = []
         for level in plan.outside_levels:
-            messages, rows = _messages(level), slice(level.first_row, level.last_row)
+            messages, rows = level.messages, level.rows
             function = partial(settings.decomposition, side=plan.message_side[messages])
             parent, sibling = _senders(plan, level, table, inside_ae)
             if settings.with_graph:
@@ -105,7 +101,8 @@ class _Outside(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, from_tokens: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (from_tokens,) = grad_outputs
         settings: _Settings = ctx.settings
         plan, graphs = settings.plan, ctx.graphs
         table, inside_ae, weights = ctx.saved_tensors
@@ -114,9 +111,9 @@ class _Outside(torch.autograd.Function):
         grad_inside = torch.zeros_like(inside_ae, dtype=weights.dtype)
         to_parameters: list[Tensor | None] = [None] * len(ctx.parameters)
         for level in reversed(plan.outside_levels):
-            messages, rows = _messages(level), slice(level.first_row, level.last_row)
+            messages, rows = level.messages, level.rows
             inputs, vectors, scores = graphs.pop().rebuild(
-                lambda: _senders(plan, level, table, inside_ae)
+                partial(_senders, plan, level, table, inside_ae)
             )
             child, w = plan.message_child[messages], weights[messages]
             into_child = grad_outside[rows].index_select(0, child)

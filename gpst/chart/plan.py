@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from gpst.chart import merge
+from gpst.chart import merge, numbering
 
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
 
@@ -29,6 +29,19 @@ class Block(NamedTuple):
     first_edge: int
     num_splits: int
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(cells, splits of each): how its edges fold."""
+        return self.num_cells, self.num_splits
+
+    @property
+    def cells(self) -> slice:
+        return slice(self.first_cell, self.first_cell + self.num_cells)
+
+    @property
+    def edges(self) -> slice:
+        return slice(self.first_edge, self.first_edge + self.num_cells * self.num_splits)
+
 
 class Level(NamedTuple):
     """One batched step of the inside pass."""
@@ -39,6 +52,19 @@ class Level(NamedTuple):
     last_edge: int
     blocks: tuple[Block, ...]
 
+    @property
+    def cells(self) -> slice:
+        return slice(self.first_cell, self.last_cell)
+
+    @property
+    def edges(self) -> slice:
+        return slice(self.first_edge, self.last_edge)
+
+    def local_edges(self, block: Block) -> slice:
+        """The edges of one of its blocks, counted from the level's first edge."""
+        first = block.first_edge - self.first_edge
+        return slice(first, first + block.num_cells * block.num_splits)
+
 
 class OutsideLevel(NamedTuple):
     """One batched step of the outside pass; rows are cells in outside order."""
@@ -47,6 +73,14 @@ class OutsideLevel(NamedTuple):
     last_row: int
     first_message: int
     last_message: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first_row, self.last_row)
+
+    @property
+    def messages(self) -> slice:
+        return slice(self.first_message, self.last_message)
 
 
 @dataclass(frozen=True)
@@ -88,6 +122,10 @@ class ChartPlan:
     spans: np.ndarray
     """(C, 2) first and last token of each cell, flat positions; stays on the CPU."""
 
+    def internal(self, cells: slice) -> slice:
+        """Where cells that are not tokens lie in a table without the tokens."""
+        return slice(cells.start - self.num_tokens, cells.stop - self.num_tokens)
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ChartPlan:
         moved = {
             f.name: getattr(self, f.name).to(device, non_blocking=non_blocking)
@@ -108,38 +146,6 @@ class _Charts(NamedTuple):
     root: np.ndarray
 
 
-@njit(cache=True, nogil=True)
-def _reachable_levels(num_cells, root, num_splits, children, level):
-    """Level of each cell that the root reaches, -1 for the others."""
-    level[:num_cells] = -1
-    level[root] = 0
-    for cell in range(num_cells - 1, -1, -1):
-        if level[cell] >= 0:
-            for s in range(num_splits[cell]):
-                level[children[cell, s, 0]] = 0
-                level[children[cell, s, 1]] = 0
-    for cell in range(num_cells):
-        if level[cell] >= 0:
-            for s in range(num_splits[cell]):
-                below = max(level[children[cell, s, 0]], level[children[cell, s, 1]])
-                level[cell] = max(level[cell], below + 1)
-
-
-@njit(cache=True, nogil=True)
-def _chart_range(
-    first, last, bound, scores, inner, starts, lengths, window, schedule,
-    spans, num_splits, children, level, num_cells, root,
-):  # fmt: skip
-    for s in range(first, last):
-        a, n = starts[s], lengths[s]
-        i, j = a * bound, (a + n) * bound
-        out = (spans[i:j], num_splits[i:j], children[i:j])
-        num_cells[s], root[s] = merge.chart_of_sentence(
-            scores[a : a + n], inner[a : a + n], window, schedule, out
-        )
-        _reachable_levels(num_cells[s], root[s], out[1], out[2], level[i:j])
-
-
 def _all_charts(scores, inner, starts, lengths, window, schedule, num_threads) -> _Charts:
     bound = merge.cells_bound(window)
     rows, num_sentences = len(scores) * bound, len(lengths)
@@ -153,129 +159,18 @@ def _all_charts(scores, inner, starts, lengths, window, schedule, num_threads) -
     )
     arguments = (bound, scores, inner, starts, lengths, window, schedule, *charts)
     if num_threads <= 1 or num_sentences < 64:
-        _chart_range(0, num_sentences, *arguments)
+        numbering.chart_range(0, num_sentences, *arguments)
         return charts
     shares = np.linspace(0, len(scores), num_threads + 1)
     edges = np.searchsorted(starts, shares)  # about equally many tokens each
     with ThreadPoolExecutor(num_threads) as pool:
         jobs = [
-            pool.submit(_chart_range, int(a), int(b), *arguments)
-            for a, b in zip(edges[:-1], edges[1:], strict=True)
+            pool.submit(numbering.chart_range, int(a), int(b), *arguments)
+            for a, b in pairwise(edges)
         ]
         for job in jobs:
             job.result()
     return charts
-
-
-@njit(cache=True, nogil=True)
-def _number_cells(bound, starts, lengths, window, num_splits, level, num_cells, number):
-    """Number the kept cells by (level, number of splits), stable; tokens keep their places.
-
-    Returns the number of cells of each (level, number of splits).
-    """
-    top = 0
-    for s in range(len(lengths)):
-        base = starts[s] * bound
-        for c in range(num_cells[s]):
-            top = max(top, level[base + c])
-    counts = np.zeros((top + 1, window + 1), dtype=np.int64)
-    for s in range(len(lengths)):
-        base = starts[s] * bound
-        for c in range(num_cells[s]):
-            if level[base + c] >= 0:
-                counts[level[base + c], num_splits[base + c]] += 1
-    at = np.zeros((top + 1, window + 1), dtype=np.int64)
-    total = 0
-    for i in range(top + 1):
-        for k in range(window + 1):
-            at[i, k] = total
-            total += counts[i, k]
-    for s in range(len(lengths)):
-        base = starts[s] * bound
-        for c in range(num_cells[s]):
-            if level[base + c] >= 0:
-                place = at[level[base + c], num_splits[base + c]]
-                number[base + c] = place
-                at[level[base + c], num_splits[base + c]] += 1
-    return counts
-
-
-@njit(cache=True, nogil=True)
-def _fill_cells(bound, starts, lengths, spans, level, num_cells, number, all_spans, row_of):
-    for s in range(len(lengths)):
-        base = starts[s] * bound
-        for c in range(num_cells[s]):
-            if level[base + c] >= 0:
-                cell = number[base + c]
-                all_spans[cell, 0] = spans[base + c, 0] + starts[s]
-                all_spans[cell, 1] = spans[base + c, 1] + starts[s]
-                row_of[cell, 0] = base
-                row_of[cell, 1] = base + c
-
-
-@njit(cache=True, nogil=True)
-def _fill_edges(num_tokens, row_of, all_spans, num_splits, children, number, edges, first):
-    """edges: (E, 4) left, right, parent, cut, by cell and then by split."""
-    e = 0
-    for cell in range(num_tokens, len(row_of)):
-        base, row = row_of[cell]
-        first[cell - num_tokens] = e
-        for s in range(num_splits[row]):
-            left = number[base + children[row, s, 0]]
-            edges[e, 0] = left
-            edges[e, 1] = number[base + children[row, s, 1]]
-            edges[e, 2] = cell
-            edges[e, 3] = all_spans[left, 1]
-            e += 1
-
-
-@njit(cache=True, nogil=True)
-def _outside_order(num_cells, edges):
-    """Outside level of each cell (root 0, else one more than its highest parent) and its row."""
-    depth = np.zeros(num_cells, dtype=np.int64)
-    for e in range(len(edges) - 1, -1, -1):
-        for side in range(2):
-            child = edges[e, side]
-            depth[child] = max(depth[child], depth[edges[e, 2]] + 1)
-    sizes = np.zeros(depth.max() + 1, dtype=np.int64)
-    for cell in range(num_cells):
-        sizes[depth[cell]] += 1
-    at = np.cumsum(sizes) - sizes
-    row = np.empty(num_cells, dtype=np.int64)
-    for cell in range(num_cells):
-        row[cell] = at[depth[cell]]
-        at[depth[cell]] += 1
-    return sizes, row
-
-
-@njit(cache=True, nogil=True)
-def _fill_messages(edges, row, level_sizes, messages):
-    """messages: (2E, 4) parent row, sibling cell, side, child row in its level; by child row.
-
-    Returns the number of messages of each outside level.
-    """
-    num_cells = len(row)
-    count = np.zeros(num_cells + 1, dtype=np.int64)
-    for e in range(len(edges)):
-        count[row[edges[e, 0]] + 1] += 1
-        count[row[edges[e, 1]] + 1] += 1
-    at = np.cumsum(count)
-    level_first = np.cumsum(level_sizes) - level_sizes
-    level_messages = np.zeros(len(level_sizes), dtype=np.int64)
-    for i in range(len(level_sizes)):
-        first = level_first[i]
-        level_messages[i] = at[first + level_sizes[i]] - at[first]
-    first_of = np.repeat(level_first, level_sizes)
-    for e in range(len(edges)):
-        for side in range(2):
-            child = row[edges[e, side]]
-            m = at[child]
-            at[child] += 1
-            messages[m, 0] = row[edges[e, 2]]
-            messages[m, 1] = edges[e, 1 - side]
-            messages[m, 2] = side
-            messages[m, 3] = child - first_of[child]
-    return level_messages
 
 
 def _inside_levels(counts: np.ndarray, num_tokens: int) -> tuple[Level, ...]:
@@ -335,36 +230,39 @@ def build_plan(
     bound = merge.cells_bound(window)
     charts = _all_charts(scores, inner, starts, lengths, window, _SCHEDULES[schedule], num_threads)
     number = np.full(num_tokens * bound, -1, np.int64)
-    counts = _number_cells(
+    counts = numbering.number_cells(
         bound, starts, lengths, window, charts.num_splits, charts.level, charts.num_cells, number
     )
     num_cells = int(counts.sum())
     spans, row_of = np.empty((num_cells, 2), np.int64), np.empty((num_cells, 2), np.int64)
-    _fill_cells(
+    numbering.fill_cells(
         bound, starts, lengths, charts.spans, charts.level, charts.num_cells, number, spans, row_of
     )
     num_edges = int((counts.sum(0) * np.arange(window + 1)).sum())
     edges = np.empty((num_edges, 4), np.int64)
     edge_start = np.empty(num_cells - num_tokens, np.int64)
-    _fill_edges(
+    numbering.fill_edges(
         num_tokens, row_of, spans, charts.num_splits, charts.children, number, edges, edge_start
     )
-    sizes, row = _outside_order(num_cells, edges)
+    sizes, row = numbering.outside_order(num_cells, edges)
     messages = np.empty((2 * num_edges, 4), np.int64)
-    level_messages = _fill_messages(edges, row, sizes, messages)
-    columns = [torch.from_numpy(np.ascontiguousarray(c)) for c in edges.T]
-    message_columns = [torch.from_numpy(np.ascontiguousarray(c)) for c in messages.T]
+    level_messages = numbering.fill_messages(edges, row, sizes, messages)
     return ChartPlan(
-        num_tokens,
-        len(lengths),
-        num_cells,
-        _inside_levels(counts, num_tokens),
-        _outside_levels(sizes, level_messages),
-        *columns,
-        torch.from_numpy(edge_start),
-        torch.from_numpy(number[starts * bound + charts.root]),
-        torch.from_numpy(np.lexsort((-spans[:, 0], spans[:, 1]))),
-        torch.from_numpy(row),
-        *message_columns,
-        spans,
+        num_tokens=num_tokens,
+        num_sentences=len(lengths),
+        num_cells=num_cells,
+        levels=_inside_levels(counts, num_tokens),
+        outside_levels=_outside_levels(sizes, level_messages),
+        **_columns(edges, ("left", "right", "parent", "cut")),
+        edge_start=torch.from_numpy(edge_start),
+        roots=torch.from_numpy(number[starts * bound + charts.root]),
+        postorder=torch.from_numpy(np.lexsort((-spans[:, 0], spans[:, 1]))),
+        outside_row=torch.from_numpy(row),
+        **_columns(messages, tuple(f"message_{n}" for n in ("parent", "sibling", "side", "child"))),
+        spans=spans,
     )
+
+
+def _columns(table: np.ndarray, names: tuple[str, ...]) -> dict[str, Tensor]:
+    columns = np.ascontiguousarray(table.T)
+    return {name: torch.from_numpy(column) for name, column in zip(names, columns, strict=True)}

@@ -1,0 +1,166 @@
+"""Fixtures for tests that train: a toy dataset, a run's config, and real ranks on the CPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PRETRAIN = ROOT / "launch" / "pretrain.sh"
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+VOCAB_SIZE = 64
+
+
+def toy_documents(count: int, seed: int) -> list[list[list[int]]]:
+    """Documents with something to learn; in every third one all sentences have one token."""
+    random = np.random.default_rng(seed)
+    documents = []
+    for number in range(count):
+        longest = 1 if number % 3 == 0 else 9
+        lengths = random.integers(1, longest + 1, size=random.integers(6, 12))
+        starts = random.integers(1, VOCAB_SIZE, size=len(lengths))
+        documents.append(
+            [
+                [int((start + 3 * i) % (VOCAB_SIZE - 1) + 1) for i in range(length)]
+                for start, length in zip(starts, lengths, strict=True)
+            ]
+        )
+    return documents
+
+
+@pytest.fixture(scope="session")
+def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset directory of `VOCAB_SIZE` tokens, with held-out documents."""
+    from data_prep.shard import write_dataset
+
+    path = tmp_path_factory.mktemp("toy") / "dataset"
+    write_dataset(path, toy_documents(60, 0), vocab_size=VOCAB_SIZE, validation=toy_documents(9, 1))
+    return path
+
+
+def toy_run(run_dir: Path, dataset: Path) -> dict[str, object]:
+    """The config of a run of seconds on the toy dataset, as plain values."""
+    sizes = {"dim": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1}
+    model = {
+        "kind": "gpst",
+        "max_context_tokens": 32,
+        "hidden_dim": 32,
+        "num_heads": 2,
+        "ffn_dim": 64,
+        "num_type_layers": 1,
+        "num_token_layers": 1,
+        "composition": {**sizes, "num_decomposition_layers": 1, "score_dim": 16},
+        "parser": sizes,
+    }
+    return {
+        "run_dir": str(run_dir),
+        "model": model,
+        "data": {"path": str(dataset), "context_tokens": 32},
+        "train": {
+            "num_steps": 8,
+            "global_batch_contexts": 8,
+            "micro_batch_contexts_per_rank": 2,
+        },
+        "optim": {"learning_rate": 0.01, "parser_learning_rate": 0.02, "weight_decay": 0.1},
+        "checkpoint": {"every_steps": 2, "keep_last": 3},
+        "monitor": {"log_every_steps": 1},
+    }
+
+
+@pytest.fixture
+def toy_config(tmp_path: Path, toy_dataset: Path) -> Path:
+    """The YAML file of `toy_run`, whose run_dir is `tmp_path / "run"`."""
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(toy_run(tmp_path / "run", toy_dataset)))
+    return path
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def clean_environment() -> dict[str, str]:
+    """This environment without ranks, one thread a process, with our own programs first."""
+    environ = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
+    environ["OMP_NUM_THREADS"] = "1"
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    return environ
+
+
+@dataclass
+class Ranks:
+    """Processes of a script, started as its ranks."""
+
+    processes: list[subprocess.Popen[str]]
+
+    def finish(self, timeout_s: float = 120.0) -> list[tuple[int, str, str]]:
+        """(exit code, stdout, stderr) of every rank, once all have ended."""
+        deadline = time.monotonic() + timeout_s
+        results = []
+        for process in self.processes:
+            out, err = process.communicate(timeout=deadline - time.monotonic())
+            results.append((process.returncode, out, err))
+        return results
+
+    def signal(self, number: int, *ranks: int) -> None:
+        """Sends a signal to the given ranks, or to all."""
+        for rank in ranks or range(len(self.processes)):
+            self.processes[rank].send_signal(number)
+
+    def wait_for(self, happened: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Waits until something happened; fails when a rank ends before."""
+        deadline = time.monotonic() + timeout_s
+        while not happened():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            ended = [p for p in self.processes if p.poll() is not None]
+            assert not ended, f"a rank ended: {ended[0].communicate()}"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def start_ranks() -> Iterator[Callable[..., Ranks]]:
+    """start_ranks(2, script, *arguments) -> Ranks; what is left is killed afterwards."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(size: int, script: Path, *arguments: object) -> Ranks:
+        port = free_port()
+        ranks = []
+        for rank in range(size):
+            environ = clean_environment() | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, "-u", str(script), *map(str, arguments)],
+                    env=environ,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        started.extend(ranks)
+        return Ranks(ranks)
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
