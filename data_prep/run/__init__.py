@@ -1,0 +1,46 @@
+"""Backends that run tasks: in this process, in several processes, or over MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from data_prep.errors import UsageError
+
+BACKENDS = ("processes", "mpi")
+Function = Callable[..., Any]
+
+
+class Runner(Protocol):
+    """Runs a function on many tasks. Tasks and results must be picklable.
+
+    ``run`` yields results as they are finished, in any order; it raises what a task raised. Once
+    ``stop.requested``, it starts no further task, finishes those in hand, and ends early.
+    """
+
+    def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Call ``function(*task)`` for each task."""
+        ...
+
+    def close(self) -> None:
+        """Let the workers go."""
+        ...
+
+
+def get_runner(backend: str, workers: int) -> Runner:
+    """The runner of a backend; one worker runs in this process."""
+    if backend == "mpi":
+        from data_prep.run.mpi import MpiRunner
+
+        return MpiRunner()
+    if backend != "processes":
+        raise UsageError(f"backend {backend!r} does not exist; choose from {', '.join(BACKENDS)}")
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1")
+    if workers == 1:
+        from data_prep.run.serial import SerialRunner
+
+        return SerialRunner()
+    from data_prep.run.processes import ProcessesRunner
+
+    return ProcessesRunner(workers)

@@ -1,0 +1,131 @@
+"""The command line: arguments of every command. Imports nothing heavy, so that --help is fast."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+DESCRIPTION = "Turn raw text into verified token shards for training."
+EXAMPLES = {
+    "build": "python -m data_prep build --source text --input corpus/ --tokenizer tok/"
+    " --output data/corpus --workers 8",
+    "tokenizer": "python -m data_prep tokenizer --source text --input corpus/ --output tok/"
+    " --vocab-size 30522",
+    "verify": "python -m data_prep verify data/corpus",
+    "inspect": "python -m data_prep inspect data/corpus --documents 2",
+    "sources": "python -m data_prep sources",
+}
+EXIT_CODES = "exit codes: 0 done, 2 wrong usage, 3 wrong data, 130 interrupted (goes on when rerun)"
+
+
+def _command(commands: argparse._SubParsersAction, name: str, summary: str):
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example:\n  {EXAMPLES[name]}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _source_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("input")
+    group.add_argument("--source", required=True, help="kind of input: see the command sources")
+    group.add_argument(
+        "--input", required=True, nargs="+", metavar="PATH", help="files, folders or patterns"
+    )
+    group.add_argument(
+        "--text-field", default="text", metavar="NAME", help="field of the text (default: text)"
+    )
+    group.add_argument(
+        "--split-blank-lines", action="store_true", help="text: blank lines separate documents"
+    )
+
+
+def _count(text: str) -> int:
+    """An integer, also as 100k, 10M, 1G."""
+    scale = {"k": 10**3, "m": 10**6, "g": 10**9}.get(text[-1:].lower(), 1)
+    digits = text[:-1] if scale > 1 else text
+    try:
+        return round(float(digits) * scale)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number (10000, 100k, 2M)") from None
+
+
+def _build_arguments(parser: argparse.ArgumentParser) -> None:
+    _source_arguments(parser)
+    group = parser.add_argument_group("processing")
+    group.add_argument(
+        "--tokenizer", required=True, metavar="PATH",
+        help="folder or file: tokenizer.json, vocab.txt (BERT), vocab.json + merges.txt (GPT-2)",
+    )  # fmt: skip
+    group.add_argument(
+        "--end-of-document", metavar="TOKEN", help="token that ends a document (default: found)"
+    )
+    group.add_argument("--segmenter", default="fast", help="sentence segmenter (default: fast)")
+    group.add_argument(
+        "--max-sentence-tokens", type=_count, default=256, metavar="N",
+        help="longer sentences are cut at word starts (default: 256)",
+    )  # fmt: skip
+    group.add_argument(
+        "--on-bad-utf8", default="replace", choices=("replace", "skip", "fail"),
+        help="U+FFFD, leave the document out, or stop (default: replace)",
+    )  # fmt: skip
+    group.add_argument(
+        "--validation-fraction", type=float, default=0.005, metavar="F",
+        help="held-out documents, by the hash of their text (default: 0.005)",
+    )  # fmt: skip
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", required=True, metavar="DIR", help="the dataset directory")
+    group.add_argument(
+        "--shard-tokens", type=_count, default=1 << 28, metavar="N",
+        help="tokens of a shard at most (default: 268M)",
+    )  # fmt: skip
+    group = parser.add_argument_group("running (the result does not depend on these)")
+    group.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, metavar="N",
+        help="worker processes (default: all cores)",
+    )  # fmt: skip
+    group.add_argument(
+        "--backend", default="processes", choices=("processes", "mpi"), help="(default: processes)"
+    )
+    group.add_argument(
+        "--engine", default="auto", choices=("auto", "tokenizers", "gigatoken", "tokie"),
+        help="what encodes; all give the ids of tokenizers (default: auto, the fastest)",
+    )  # fmt: skip
+    group.add_argument("--no-progress", action="store_true", help="no progress bar")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``python -m data_prep``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep",
+        description=DESCRIPTION,
+        epilog=f"example:\n  {EXAMPLES['build']}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _build_arguments(_command(commands, "build", "make a dataset directory, or go on with one"))
+    train = _command(commands, "tokenizer", "train a vocabulary on (a sample of) the input")
+    _source_arguments(train)
+    group = train.add_argument_group("vocabulary")
+    group.add_argument("--output", required=True, metavar="DIR", help="folder to write")
+    group.add_argument(
+        "--kind", default="bpe", choices=("bpe", "wordpiece"),
+        help="byte-level BPE (default) or BERT's WordPiece",
+    )  # fmt: skip
+    group.add_argument("--vocab-size", type=_count, default=30522, metavar="N", help="(30522)")
+    group.add_argument("--cased", action="store_true", help="wordpiece: keep capital letters")
+    group.add_argument(
+        "--sample-mib", type=int, default=256, metavar="N",
+        help="MiB of text that are looked at, spread over the input (default: 256)",
+    )  # fmt: skip
+    verify = _command(commands, "verify", "recompute hashes and check what must hold")
+    verify.add_argument("dataset", help="dataset directory")
+    inspect = _command(commands, "inspect", "print a summary, and documents as text")
+    inspect.add_argument("dataset", help="dataset directory")
+    inspect.add_argument("--documents", type=int, default=1, metavar="N", help="how many (1)")
+    inspect.add_argument("--first", type=int, default=0, metavar="N", help="from this one on (0)")
+    inspect.add_argument("--split", default="train", choices=("train", "validation"))
+    _command(commands, "sources", "list the kinds of input")
+    return parser

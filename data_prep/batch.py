@@ -1,0 +1,58 @@
+"""What flows from a source to the shards: raw documents, counters, quarantined records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """Documents as they stand in the input, bytes that may not be valid UTF-8.
+
+    data: (n,) uint8. starts, ends: (D,) int64, the documents' ranges in ``data``, which may have
+    gaps. file: where they come from. places: (D,) int64, the byte offset (or the row) of each
+    document in that file, for messages.
+    """
+
+    data: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    file: str
+    places: np.ndarray
+
+    @classmethod
+    def join(cls, documents: Iterable[bytes], file: str, places: Iterable[int]) -> RawBatch:
+        """A batch of separate byte strings."""
+        documents = list(documents)
+        ends = np.cumsum([len(d) for d in documents], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
+        data = np.frombuffer(b"".join(documents), np.uint8)
+        return cls(data, starts, ends, file, np.fromiter(places, np.int64))
+
+
+@dataclass
+class Recorder:
+    """Counters by reason, and the records that were dropped, of one unit.
+
+    ``fail_on`` names reasons that end the run instead (``--on-bad-utf8 fail``).
+    """
+
+    counters: Counter[str] = field(default_factory=Counter)
+    quarantine: list[dict[str, str | int]] = field(default_factory=list)
+
+    def count(self, reason: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        if amount:
+            self.counters[reason] += int(amount)
+
+    def drop(self, reason: str, file: str, place: int, detail: str = "") -> None:
+        """Count a record that is left out, and keep where it stands."""
+        self.counters[f"dropped/{reason}"] += 1
+        entry: dict[str, str | int] = {"reason": reason, "file": file, "offset": int(place)}
+        if detail:
+            entry["detail"] = detail[:200]
+        self.quarantine.append(entry)

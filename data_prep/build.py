@@ -1,0 +1,205 @@
+"""Raw text to a dataset directory: plan units, run them, write shards, write the manifest.
+
+Killed at any moment, the same command goes on from the units that are done, and the result is the
+same bytes for any number of workers.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.assemble import plan_shards, write_shard
+from data_prep.errors import (
+    DataPrepError,
+    InterruptedRunError,
+    SourceError,
+    UsageError,
+)
+from data_prep.files import sync_directory, write_atomically
+from data_prep.job import WORK, BuildArguments, Job, claim_output, identity
+from data_prep.manifest import (
+    Manifest,
+    ShardRecord,
+    TokenizerRecord,
+    dtype_for,
+    sorted_shards,
+    write_manifest,
+)
+from data_prep.progress import Progress
+from data_prep.run import Runner, get_runner
+from data_prep.run.stop import STOP, stop_on_signals
+from data_prep.segment import get_segmenter
+from data_prep.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
+from data_prep.sources import find_files, get_source
+from data_prep.sources.base import InputFile, Unit, group_into_units
+from data_prep.tokenizer.engines import get_engine
+from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
+from data_prep.unit import run_unit
+
+QUARANTINE = "quarantine.jsonl"
+LEAST_FREE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a build runs; the result does not depend on these."""
+
+    workers: int = 1
+    backend: str = "processes"
+    engine: str = "auto"
+    show_progress: bool = False
+
+
+def build(
+    inputs: Sequence[str],
+    tokenizer: str | Path,
+    output: str | Path,
+    arguments: BuildArguments,
+    options: BuildOptions | None = None,
+    end_of_document: str | None = None,
+) -> Dataset:
+    """Build a dataset directory, or go on with one, or find it complete.
+
+    inputs: files, folders or patterns (or names, for the source ``hf``). tokenizer: see
+    ``load_tokenizer``. Raises a DataPrepError with one line; what was done is kept.
+    """
+    options = options or BuildOptions()
+    output = Path(output)
+    loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
+    segmenter = get_segmenter(arguments.segmenter)
+    engine = get_engine(options.engine, loaded)
+    source = get_source(arguments.source)
+    files = find_files(inputs, source.suffixes)
+    values = identity(arguments, files, loaded.sha256)
+    if claim_output(output, values):
+        shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
+        return open_dataset(output)
+    job = Job(str(output), arguments, engine.name, loaded.end_of_document_token)
+    with _readable_errors(output), _only_one(job), stop_on_signals():
+        loaded.save(job.tokenizer)
+        (job.work / "units").mkdir(exist_ok=True)
+        units = group_into_units(source.plan(files, arguments.options), arguments.unit_bytes)
+        runner = get_runner(options.backend, options.workers)
+        try:
+            records = _run_units(job, units, runner, options.show_progress)
+            shards = _write_shards(job, records, runner, dtype_for(loaded.vocab_size))
+        finally:
+            runner.close()
+        manifest = Manifest(
+            vocab_size=loaded.vocab_size,
+            tokens_dtype=dtype_for(loaded.vocab_size),
+            tokenizer=_tokenizer_record(loaded, engine.name),
+            shards=sorted_shards(shards),
+            segmenter={"name": segmenter.name, "version": segmenter.version},
+            source={"name": source.name, "summary": source.summary},
+            arguments=values,
+            counters=_sum_counters(records),
+            max_sentence_tokens=arguments.max_sentence_tokens,
+        )
+        _finish(job, output, loaded, manifest, records)
+    return open_dataset(output)
+
+
+def _tokenizer_record(loaded: LoadedTokenizer, engine: str) -> TokenizerRecord:
+    return TokenizerRecord(
+        name=loaded.name,
+        kind=loaded.kind,
+        sha256=loaded.sha256,
+        bos_id=loaded.bos_id,
+        end_of_document_id=loaded.end_of_document_id,
+        engine=engine,
+    )
+
+
+@contextmanager
+def _readable_errors(output: Path) -> Iterator[None]:
+    """Operating system errors as one line with the cure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataPrepError(
+                f"no space left for {output}; free some and run the same command again: it goes on"
+            ) from None
+        name = error.filename or output
+        raise DataPrepError(f"{name}: {error.strerror or error}; nothing done is lost") from None
+
+
+@contextmanager
+def _only_one(job: Job) -> Iterator[None]:
+    """Two builds must not write to one output at once; the lock goes when its process does."""
+    with open(job.work / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"output {job.output}: another build is writing to it") from None
+        yield
+
+
+def _run_units(job: Job, units: Sequence[Unit], runner: Runner, show: bool) -> list[dict[str, Any]]:
+    records: dict[int, dict[str, Any]] = {}
+    total = sum(part.weight for unit in units for part in unit.parts)
+    with Progress(total, show) as progress:
+        for record in runner.run(run_unit, [(job, unit) for unit in units]):
+            records[record["index"]] = record
+            progress.update(record["input_bytes"], record["counters"])
+            if shutil.disk_usage(job.output).free < LEAST_FREE_BYTES:
+                raise OSError(errno.ENOSPC, "no space left")
+    if len(records) < len(units):
+        done = f"{len(records)} of {len(units)} units are done"
+        raise InterruptedRunError(f"stopped: {done}; run the same command again to go on")
+    return [records[index] for index in range(len(units))]
+
+
+def _write_shards(
+    job: Job, records: list[dict[str, Any]], runner: Runner, tokens_dtype: str
+) -> list[ShardRecord]:
+    tasks = plan_shards(job, records)
+    if not tasks:
+        reasons = ", ".join(f"{name} {count}" for name, count in _sum_counters(records).items())
+        raise SourceError(f"the input holds no document that can be used ({reasons or 'none'})")
+    shards = list(runner.run(write_shard, [(job, task, tokens_dtype) for task in tasks]))
+    if STOP.requested and len(shards) < len(tasks):
+        raise InterruptedRunError("stopped while shards were written; run the same command again")
+    return shards
+
+
+def _sum_counters(records: Sequence[dict[str, Any]]) -> dict[str, int]:
+    counters: Counter[str] = Counter()
+    for record in records:
+        counters.update(record["counters"])
+    return dict(sorted(counters.items()))
+
+
+def _finish(
+    job: Job,
+    output: Path,
+    loaded: LoadedTokenizer,
+    manifest: Manifest,
+    records: Sequence[dict[str, Any]],
+) -> None:
+    """Tokenizer, quarantine, then the manifest, last; then the work folder goes."""
+    loaded.save(output / TOKENIZER_DIRECTORY)
+    lines = [
+        json.dumps(entry, ensure_ascii=False) + "\n"
+        for record in records
+        for entry in record["quarantine"]
+    ]
+    write_atomically(output / QUARANTINE, "".join(lines).encode("utf-8", "replace"))
+    sync_directory(output)
+    write_manifest(output, manifest)
+    shutil.rmtree(job.work)
+
+
+def list_files(inputs: Sequence[str], source: str) -> list[InputFile]:
+    """The files that inputs stand for, for a source."""
+    return find_files(inputs, get_source(source).suffixes)

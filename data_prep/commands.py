@@ -1,0 +1,151 @@
+"""What each command does. Heavy modules are imported inside, so that --help is fast."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.errors import EXIT_DATA, UsageError
+
+
+def run(options: Namespace) -> int:
+    """Run the command that was parsed; returns the exit code."""
+    return {
+        "build": build,
+        "tokenizer": tokenizer,
+        "verify": verify,
+        "inspect": inspect,
+        "sources": sources,
+    }[options.command](options)
+
+
+def _source_options(options: Namespace):
+    from data_prep.sources.base import SourceOptions
+
+    return SourceOptions(text_field=options.text_field, split_blank_lines=options.split_blank_lines)
+
+
+def build(options: Namespace) -> int:
+    """``build``: make a dataset directory."""
+    from data_prep.build import BuildOptions
+    from data_prep.build import build as build_dataset
+    from data_prep.job import BuildArguments
+
+    arguments = BuildArguments(
+        source=options.source,
+        options=_source_options(options),
+        segmenter=options.segmenter,
+        max_sentence_tokens=options.max_sentence_tokens,
+        validation_fraction=options.validation_fraction,
+        shard_tokens=options.shard_tokens,
+        on_bad_utf8=options.on_bad_utf8,
+    )
+    running = BuildOptions(
+        workers=options.workers,
+        backend=options.backend,
+        engine=options.engine,
+        show_progress=sys.stderr.isatty() and not options.no_progress,
+    )
+    dataset = build_dataset(
+        options.input, options.tokenizer, options.output, arguments, running,
+        options.end_of_document,
+    )  # fmt: skip
+    manifest = dataset.manifest
+    print(f"{dataset.path}: {manifest.fingerprint[:16]}, engine {manifest.tokenizer.engine}")
+    for split, count in manifest.num_documents.items():
+        print(
+            f"  {split}: {count:,} documents, {manifest.num_sentences[split]:,} sentences,"
+            f" {manifest.num_tokens[split]:,} tokens"
+        )
+        if not count and (split == "train" or arguments.validation_fraction):
+            print(f"warning: no document fell into {split}", file=sys.stderr)
+    for reason, count in manifest.counters.items():
+        print(f"  {reason}: {count:,}")
+    return 0
+
+
+def tokenizer(options: Namespace) -> int:
+    """``tokenizer``: train a vocabulary."""
+    from data_prep.tokenizer.load import load_tokenizer
+    from data_prep.tokenizer.train import train_tokenizer
+
+    output = Path(options.output)
+    if (output / "tokenizer.json").exists():
+        raise UsageError(f"output {output} holds a tokenizer already; choose another --output")
+    texts = _sample(options)
+    text = train_tokenizer(
+        texts, kind=options.kind, vocab_size=options.vocab_size, lowercase=not options.cased
+    )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "tokenizer.json").write_text(text, encoding="utf-8")
+        loaded = load_tokenizer(output)
+        loaded.save(output)
+    except OSError as error:
+        raise UsageError(f"output {output} cannot be written: {error.strerror}") from None
+    print(f"{output}: {loaded.kind}, {loaded.vocab_size} tokens")
+    if loaded.vocab_size < options.vocab_size:
+        print(f"warning: the text gives {loaded.vocab_size} tokens only", file=sys.stderr)
+    return 0
+
+
+def _sample(options: Namespace) -> Iterator[str]:
+    """Clean documents of units spread evenly over the input, --sample-mib in all."""
+    from data_prep.batch import Recorder
+    from data_prep.normalise import normalise
+    from data_prep.sources import find_files, get_source
+    from data_prep.sources.base import MIB, group_into_units
+
+    source, source_options = get_source(options.source), _source_options(options)
+    files = find_files(options.input, source.suffixes)
+    units = group_into_units(source.plan(files, source_options), 4 * MIB)
+    total = sum(part.weight for unit in units for part in unit.parts)
+    step = max(1, round(total / (options.sample_mib * MIB)))
+    for unit in units[::step]:
+        for part in unit.parts:
+            for batch in source.read(part, source_options, Recorder()):
+                clean = normalise(batch)
+                start, raw = 0, clean.data.tobytes()
+                for end in clean.ends.tolist():
+                    yield raw[start:end].decode()
+                    start = end
+
+
+def verify(options: Namespace) -> int:
+    """``verify``: problems on standard error, one a line."""
+    from data_prep.shard import open_dataset
+    from data_prep.verify import verify as find_problems
+
+    problems = find_problems(options.dataset)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if problems:
+        return EXIT_DATA
+    manifest = open_dataset(options.dataset).manifest
+    tokens = sum(manifest.num_tokens.values())
+    print(f"{options.dataset}: sound ({len(manifest.shards)} shards, {tokens:,} tokens)")
+    return 0
+
+
+def inspect(options: Namespace) -> int:
+    """``inspect``: summary and documents."""
+    from data_prep.inspect import show_documents, summary
+    from data_prep.shard import open_dataset
+
+    for line in summary(options.dataset):
+        print(line)
+    dataset = open_dataset(options.dataset)
+    for line in show_documents(dataset, options.split, options.first, options.documents):
+        print(line)
+    return 0
+
+
+def sources(options: Namespace) -> int:
+    """``sources``: the kinds of input."""
+    from data_prep.sources import NAMES, get_source
+
+    for name in NAMES:
+        print(f"{name:12s} {get_source(name).summary}")
+    return 0

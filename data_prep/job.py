@@ -1,0 +1,118 @@
+"""A build as data: its arguments, its identity, and the layout of its work folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import UsageError
+from data_prep.files import write_atomically
+from data_prep.manifest import MANIFEST_NAME, read_manifest
+from data_prep.sources.base import MIB, InputFile, SourceOptions
+
+WORK = ".work"
+
+
+@dataclass(frozen=True)
+class BuildArguments:
+    """Everything that the bytes of a dataset depend on, besides the input and the tokenizer."""
+
+    source: str
+    options: SourceOptions = field(default_factory=SourceOptions)
+    segmenter: str = "fast"
+    max_sentence_tokens: int = 256
+    validation_fraction: float = 0.005
+    shard_tokens: int = 1 << 28
+    on_bad_utf8: str = "replace"
+    deduplicate: bool = False
+    unit_bytes: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        if self.max_sentence_tokens < 2:
+            raise UsageError(f"--max-sentence-tokens {self.max_sentence_tokens}: at least 2")
+        if not 0 <= self.validation_fraction < 1:
+            raise UsageError(
+                f"--validation-fraction {self.validation_fraction}: from 0 to less than 1"
+            )
+        if self.shard_tokens < 1:
+            raise UsageError(f"--shard-tokens {self.shard_tokens}: at least 1")
+        if self.on_bad_utf8 not in ("replace", "skip", "fail"):
+            raise UsageError(f"--on-bad-utf8 {self.on_bad_utf8}: replace, skip or fail")
+        if self.unit_bytes < 1:
+            raise UsageError(f"--unit-mib: at least one byte, not {self.unit_bytes}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs: where to write, what to do, which tokenizer and engine."""
+
+    output: str
+    arguments: BuildArguments
+    engine: str
+    end_of_document: str
+
+    @property
+    def work(self) -> Path:
+        """The folder of unfinished work; it is gone when the dataset is complete."""
+        return Path(self.output, WORK)
+
+    @property
+    def tokenizer(self) -> Path:
+        """The job's own copy of the tokenizer."""
+        return self.work / "tokenizer"
+
+
+def identity(
+    arguments: BuildArguments, files: Sequence[InputFile], tokenizer_sha256: str
+) -> dict[str, Any]:
+    """What makes two builds the same: flat, so that a difference can be named."""
+    values = asdict(arguments)
+    values.update(values.pop("options"))
+    listing = hashlib.sha256("".join(f"{f.path}\0{f.num_bytes}\n" for f in files).encode())
+    values["tokenizer"] = tokenizer_sha256
+    values["input"] = f"{len(files)} files, {sum(f.num_bytes for f in files)} bytes, "
+    values["input"] += listing.hexdigest()[:16]
+    return values
+
+
+def claim_output(output: Path, values: dict[str, Any]) -> bool:
+    """Make the output directory ours, or find our earlier work in it.
+
+    Returns True when the dataset in it is complete already. Raises UsageError when it holds
+    something else, or the work of a build with other arguments or other input.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"output {output} cannot be made: {error.strerror}") from None
+    if not os.access(output, os.W_OK | os.X_OK):
+        raise UsageError(f"output {output} cannot be written: no permission")
+    if (output / MANIFEST_NAME).exists():
+        _compare(output, dict(read_manifest(output).arguments), values)
+        return True
+    record = output / WORK / "job.json"
+    if record.exists():
+        _compare(output, json.loads(record.read_text(encoding="utf-8")), values)
+        return False
+    others = sorted(p.name for p in output.iterdir() if p.name != WORK)
+    if others:
+        raise UsageError(
+            f"output {output} is not empty ({others[0]}) and not a dataset; choose another --output"
+        )
+    record.parent.mkdir(exist_ok=True)
+    write_atomically(record, json.dumps(values, indent=1, sort_keys=True).encode())
+    return False
+
+
+def _compare(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:
+    for name in sorted(set(found) | set(values)):
+        if found.get(name) != values.get(name):
+            raise UsageError(
+                f"output {output} was built with {name.replace('_', '-')} {found.get(name)!r}, not"
+                f" {values.get(name)!r}; choose another --output, or remove it"
+            )

@@ -1,0 +1,92 @@
+"""Tasks in worker processes of this machine; a worker that is killed is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+from data_prep.errors import DataPrepError
+from data_prep.run import Function
+from data_prep.run.stop import STOP
+
+MAX_LOSSES = 3  # worker pools lost without a finished task in between
+
+
+def _start_worker(parent: int) -> None:
+    """In a worker: leave signals to the parent, and end when it is gone (SIGKILL too)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+class ProcessesRunner:
+    """See ``data_prep.run.Runner``."""
+
+    def __init__(self, workers: int):
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def _executor(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # spawn: no lock of a thread (Arrow, Rust) is copied in a locked state
+            self._pool = ProcessPoolExecutor(
+                self._workers, get_context("spawn"), _start_worker, (os.getpid(),)
+            )
+        return self._pool
+
+    def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """See Runner.run."""
+        waiting = list(reversed(list(tasks)))
+        losses = 0
+        while waiting and not STOP.requested:
+            running: dict[Future[Any], tuple[Any, ...]] = {}
+            try:
+                for result in self._run_all(function, waiting, running):
+                    losses = 0
+                    yield result
+            except BrokenProcessPool:
+                losses += 1
+                self.close()
+                if losses == MAX_LOSSES:
+                    raise DataPrepError(
+                        f"worker processes were killed {losses} times in a row (out of memory?);"
+                        " run the same command with fewer --workers, it goes on from here"
+                    ) from None
+                waiting.extend(reversed(list(running.values())))
+
+    def _run_all(
+        self, function: Function, waiting: list[Any], running: dict[Future[Any], tuple[Any, ...]]
+    ) -> Iterator[Any]:
+        while running or (waiting and not STOP.requested):
+            while waiting and len(running) < self._workers and not STOP.requested:
+                task = waiting.pop()
+                try:
+                    running[self._executor().submit(function, *task)] = task
+                except BaseException:
+                    waiting.append(task)
+                    raise
+            # woken now and then, so that a signal is seen
+            done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in done:
+                result = future.result()
+                del running[future]
+                yield result
+
+    def close(self) -> None:
+        """See Runner.close."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None

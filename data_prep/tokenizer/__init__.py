@@ -1,0 +1,1 @@
+"""Tokenizers: loading the usual file formats, training, and engines that encode fast."""

@@ -1,0 +1,180 @@
+"""Engines that turn pieces of text into token ids: the library ``tokenizers``, or faster ones.
+
+A faster engine is used only where it gives exactly the ids of ``tokenizers``: it is compared on a
+set of awkward strings when it is made, and the reference takes its place when anything differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import metadata
+from typing import Any, Protocol
+
+import numpy as np
+
+from data_prep.errors import UsageError
+from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
+
+NAMES = ("auto", "tokenizers", "gigatoken", "tokie")
+
+AWKWARD = (
+    "Hello, world!  It's 3.14 o'clock; we'll go.\n\n\tTabs and   spaces \n",
+    "naïve café — “quotes” … Ünïcödé ﬁ ½ ™ İstanbul ẞ",
+    "日本語のテキスト 한국어 العربية עברית हिन्दी ไทย",
+    "😀👩‍👩‍👧‍👦 🇩🇪 e\u0301 a\u030a \u200b\u200d\ufeff \u00a0\u3000\u2009x",
+    "http://a.b/c?d=e&f#g user@example.com C++ #1 $5.00 50% a_b __init__ \\n",
+    "<|endoftext|> [SEP] [CLS] <s> </s> [UNK]",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa " * 2,
+    "x" * 101 + " " + "y" * 100 + " \ufffd\ufffd 'S 'RE 'll'd",
+    "   leading\r\n\r\ntrailing   ",
+    "0123456789 ١٢٣ Ⅷ ² 1,000,000 1st 2nd",
+)
+
+
+class Engine(Protocol):
+    """Encodes pieces of one array of bytes."""
+
+    name: str
+    version: str
+
+    def encode(self, data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Encode the pieces of ``data`` that end at ``ends``.
+
+        data: (n,) uint8, valid UTF-8. ends: (P,) int64, exclusive; the last is n. Returns ids
+        (T,) uint32 and (P,) int64, the exclusive end of each piece in tokens.
+        """
+        ...
+
+
+def get_engine(name: str, loaded: LoadedTokenizer) -> Engine:
+    """The engine of a name; ``auto`` takes the fastest one that agrees with the reference.
+
+    Raises UsageError when an engine that was asked for by name is unknown, not installed, or
+    differs from the reference on this tokenizer.
+    """
+    if name not in NAMES:
+        raise UsageError(f"engine {name!r} does not exist; choose from {', '.join(NAMES)}")
+    reference = ReferenceEngine(loaded)
+    fast = {BYTE_BPE: GigatokenEngine, WORDPIECE: TokieEngine}.get(loaded.kind)
+    if name == "tokenizers" or (name == "auto" and fast is None):
+        return reference
+    if name != "auto":
+        fast = {"gigatoken": GigatokenEngine, "tokie": TokieEngine}[name]
+    assert fast is not None
+    try:
+        engine = fast(loaded)
+        problem = None if agrees(engine, reference) else "gives other ids than tokenizers"
+    except ImportError:
+        engine, problem = reference, f"is not installed; pip install {fast.name}"
+    except Exception as error:  # a Rust panic or an unknown model: the reference can do it
+        engine, problem = reference, f"cannot load it ({error})"
+    if problem and name != "auto":
+        raise UsageError(f"engine {name}, tokenizer {loaded.name}: {problem}; or: --engine auto")
+    return reference if problem else engine
+
+
+def agrees(engine: Engine, reference: Engine) -> bool:
+    """Whether two engines give the same ids for every awkward string."""
+    pieces = [text.encode() for text in AWKWARD]
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    found, expected = engine.encode(data, ends), reference.encode(data, ends)
+    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+class ReferenceEngine:
+    """The library ``tokenizers``, one thread."""
+
+    name = "tokenizers"
+
+    def __init__(self, loaded: LoadedTokenizer):
+        # the worker processes are the parallelism
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.version = metadata.version("tokenizers")
+        self._tokenizer = loaded.reference()
+
+    def encode(self, data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See ``Engine.encode``."""
+        raw = data.tobytes()
+        pieces, start = [], 0
+        for end in ends.tolist():
+            pieces.append(raw[start:end].decode())
+            start = end
+        found = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        return _flatten([encoding.ids for encoding in found])
+
+
+class GigatokenEngine:
+    """``gigatoken``: byte-level BPE, from Arrow-like buffers, without a Python string a piece."""
+
+    name = "gigatoken"
+    # its cache of words grows without bound; a new encoder is made after so many bytes of text
+    RENEW_BYTES = 256 << 20
+
+    def __init__(self, loaded: LoadedTokenizer):
+        import awkward
+        import gigatoken
+
+        self.version = metadata.version("gigatoken")
+        self._awkward, self._gigatoken = awkward, gigatoken
+        self._json = _without_specials(loaded.json_text)
+        self._encoder = gigatoken.Tokenizer.from_json(self._json)
+        self._bytes = 0
+
+    def encode(self, data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See ``Engine.encode``."""
+        if self._bytes > self.RENEW_BYTES:
+            self._encoder = self._gigatoken.Tokenizer.from_json(self._json)
+            self._bytes = 0
+        self._bytes += len(data)
+        layouts = self._awkward.contents
+        offsets = self._awkward.index.Index64(np.concatenate([np.zeros(1, np.int64), ends]))
+        content = layouts.NumpyArray(data, parameters={"__array__": "char"})
+        strings = layouts.ListOffsetArray(offsets, content, parameters={"__array__": "string"})
+        found: Any = self._encoder.encode_batch(self._awkward.Array(strings), parallel=False).layout
+        bounds = np.asarray(found.offsets.data, np.int64)
+        ids = np.asarray(found.content.data)[bounds[0] : bounds[-1]]
+        return ids.astype(np.uint32, copy=False), bounds[1:] - bounds[0]
+
+
+class TokieEngine:
+    """``tokie``: WordPiece."""
+
+    name = "tokie"
+
+    def __init__(self, loaded: LoadedTokenizer):
+        import tempfile
+        from pathlib import Path
+
+        import tokie
+
+        self.version = metadata.version("tokie")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "tokenizer.json")
+            path.write_text(_without_specials(loaded.json_text), encoding="utf-8")
+            self._tokenizer = tokie.Tokenizer.from_json(str(path))
+
+    def encode(self, data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See ``Engine.encode``."""
+        raw = data.tobytes()
+        ids, start = [], 0
+        for end in ends.tolist():
+            text = raw[start:end].decode()
+            ids.append(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            start = end
+        return _flatten(ids)
+
+
+def _without_specials(json_text: str) -> str:
+    """A tokenizer.json whose special tokens are not looked for in text."""
+    values = json.loads(json_text)
+    values["added_tokens"] = [t for t in values["added_tokens"] if not t["special"]]
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _flatten(ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    ends = np.cumsum([len(piece) for piece in ids], dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    flat = np.fromiter((token for piece in ids for token in piece), np.uint32, total)
+    return flat, ends

@@ -1,0 +1,214 @@
+"""One unit of work: read, clean, split, segment, encode, and write under the work folder.
+
+A unit's files appear under their names only when they are whole, its ``.done`` record last; so a
+unit is done or is done again, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data_prep.batch import RawBatch, Recorder
+from data_prep.compiled import compiled
+from data_prep.encode import Encoder, TokenBatch
+from data_prep.errors import SourceError
+from data_prep.files import write_atomically
+from data_prep.job import Job
+from data_prep.manifest import SPLITS
+from data_prep.normalise import CleanBatch, normalise
+from data_prep.segment import get_segmenter
+from data_prep.sources import get_source
+from data_prep.sources.base import Unit
+from data_prep.tokenizer.engines import get_engine
+from data_prep.tokenizer.load import load_tokenizer
+
+# a document of a unit: the hash of its text and its size
+DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])
+STREAMS = ("tokens", "sentences", "documents")
+
+
+def unit_file(job: Job, index: int, split: str, stream: str) -> Path:
+    """Where one stream of a unit lies: raw little-endian values, no header."""
+    return job.work / "units" / f"{index:06d}.{split}.{stream}"
+
+
+def done_file(job: Job, index: int) -> Path:
+    """The record of a finished unit."""
+    return job.work / "units" / f"{index:06d}.done"
+
+
+@lru_cache(maxsize=1)
+def _encoder(job: Job) -> Encoder:
+    """Made once in a worker process."""
+    loaded = load_tokenizer(job.tokenizer, end_of_document=job.end_of_document)
+    segmenter = get_segmenter(job.arguments.segmenter)
+    engine = get_engine(job.engine, loaded)
+    return Encoder(loaded, engine, segmenter, job.arguments.max_sentence_tokens)
+
+
+def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
+    """Do a unit, or find it done. Returns its record: counters, sizes by split, quarantine."""
+    done = done_file(job, unit.index)
+    if done.exists():
+        return json.loads(done.read_text(encoding="utf-8"))
+    encoder = _encoder(job)
+    source = get_source(job.arguments.source)
+    recorder = Recorder()
+    writer = _UnitWriter(job, unit.index, encoder.dtype)
+    forced = encoder.num_forced
+    try:
+        for part in unit.parts:
+            for batch in source.read(part, job.arguments.options, recorder):
+                _run_batch(job, encoder, batch, recorder, writer)
+        sizes = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    recorder.count("long_words_cut", encoder.num_forced - forced)
+    record = {
+        "index": unit.index,
+        "counters": dict(sorted(recorder.counters.items())),
+        "sizes": sizes,
+        "quarantine": recorder.quarantine,
+        "input_bytes": sum(part.weight for part in unit.parts),
+    }
+    write_atomically(done, json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+    return record
+
+
+def _run_batch(
+    job: Job, encoder: Encoder, raw: RawBatch, recorder: Recorder, writer: _UnitWriter
+) -> None:
+    clean = normalise(raw)
+    keep = _keep(job, raw, clean, recorder)
+    if not keep.any():
+        return
+    data, ends = clean.data, clean.ends
+    if not keep.all():
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        data, ends = _gather(data, starts[keep], ends[keep])
+    hashes = _hash_documents(data, ends)
+    held_out = _is_held_out(hashes, job.arguments.validation_fraction)
+    encoded = encoder.encode(data, ends)
+    empty = np.ones(len(ends), np.bool_)
+    for split, chosen in zip(SPLITS, (~held_out, held_out), strict=True):
+        if chosen.any():
+            tokens = encoder.layout(encoded, chosen)
+            empty &= tokens.document_sentences == 0
+            writer.write(split, tokens, hashes)
+            recorder.count("sentences_cut_too_long", tokens.num_cut)
+            recorder.count("sentences_cut_inside_a_word", tokens.num_cut_words)
+    for place in raw.places[keep][empty].tolist():
+        recorder.drop("document_without_tokens", raw.file, place)
+    recorder.count("documents", len(ends) - int(empty.sum()))
+    recorder.count("text_bytes", len(data))
+
+
+def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.ndarray:
+    """(D,) bool: the documents that stay; the others are recorded."""
+    sizes = np.diff(clean.ends, prepend=0)
+    keep = sizes > 0
+    for place in raw.places[~keep].tolist():
+        recorder.drop("empty_document", raw.file, place)
+    recorder.count("control_characters_dropped", clean.num_controls)
+    bad = np.flatnonzero((clean.num_bad > 0) & keep)
+    if len(bad) and job.arguments.on_bad_utf8 == "fail":
+        place = int(raw.places[bad[0]])
+        raise SourceError(
+            f"{raw.file}, record at {place}: not valid UTF-8; or: --on-bad-utf8 replace | skip"
+        )
+    for number in bad.tolist():
+        if job.arguments.on_bad_utf8 == "skip":
+            keep[number] = False
+            recorder.drop("bad_utf8", raw.file, int(raw.places[number]))
+        else:
+            recorder.count("bad_utf8_replaced", int(clean.num_bad[number]))
+            recorder.count("documents_with_bad_utf8")
+    return keep
+
+
+@compiled
+def _copy_ranges(data, starts, ends, out):
+    at = 0
+    for d in range(len(starts)):
+        for i in range(starts[d], ends[d]):
+            out[at] = data[i]
+            at += 1
+
+
+def _gather(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    sizes = ends - starts
+    out = np.empty(int(sizes.sum()), np.uint8)
+    _copy_ranges(data, starts, ends, out)
+    return out, np.cumsum(sizes)
+
+
+def _hash_documents(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """(D, 2) uint64: blake2b of each document's clean text."""
+    view, start = data.data, 0
+    digests = []
+    for end in ends.tolist():
+        digests.append(hashlib.blake2b(view[start:end], digest_size=16).digest())
+        start = end
+    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
+
+
+def _is_held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
+    """By the text alone: the same however the corpus is cut; duplicates fall on one side."""
+    return hashes[:, 0] < np.uint64(int(fraction * 2**64))
+
+
+class _UnitWriter:
+    """The streams of a unit, each under a temporary name until close."""
+
+    def __init__(self, job: Job, index: int, dtype: np.dtype):
+        self._job, self._index = job, index
+        self._dtype = dtype.newbyteorder("<")
+        self._files: dict[tuple[str, str], BinaryIO] = {}
+        self._sizes: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+
+    def _temporary(self, split: str, stream: str) -> Path:
+        path = unit_file(self._job, self._index, split, stream)
+        return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+    def write(self, split: str, batch: TokenBatch, hashes: np.ndarray) -> None:
+        """Append the chosen documents of a batch."""
+        there = batch.document_sentences > 0
+        documents = np.empty(int(there.sum()), DOCUMENT)
+        documents["hash"] = hashes[there]
+        documents["sentences"] = batch.document_sentences[there]
+        documents["tokens"] = batch.document_tokens[there]
+        lengths = batch.sentence_lengths.astype("<u4", copy=False)
+        values = (batch.tokens.astype(self._dtype, copy=False), lengths, documents)
+        for stream, array in zip(STREAMS, values, strict=True):
+            key = (split, stream)
+            if key not in self._files:
+                self._files[key] = open(self._temporary(*key), "wb")  # noqa: SIM115
+            self._files[key].write(array.view(np.uint8).data)
+            self._sizes[split][stream] += len(array)
+
+    def close(self) -> dict[str, dict[str, int]]:
+        """Give every file its name; returns the sizes by split."""
+        for (split, stream), file in self._files.items():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            path = unit_file(self._job, self._index, split, stream)
+            os.replace(self._temporary(split, stream), path)
+        return {split: dict(sizes) for split, sizes in self._sizes.items() if sizes}
+
+    def abort(self) -> None:
+        """Drop what was written."""
+        for key, file in self._files.items():
+            file.close()
+            self._temporary(*key).unlink(missing_ok=True)
