@@ -114,8 +114,13 @@ class Composition(_PairModel):
         self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
     ) -> tuple[Float[Tensor, "E D"], Float[Tensor, "E"]]:
         """Returns: (f_alpha(left, right), phi_alpha(left, right))."""
-        mixed = self._mix(left, right, self.role[:, None, :])
-        return mixed, self.score(left, right)
+        return self.compose(left, right), self.score(left, right)
+
+    def compose(
+        self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
+    ) -> Float[Tensor, "E D"]:
+        """f_alpha(left, right) alone."""
+        return self._mix(left, right, self.role[:, None, :])
 
 
 class Decomposition(_PairModel):
