@@ -35,7 +35,7 @@ from data_prep.manifest import (
     write_manifest,
 )
 from data_prep.progress import Progress
-from data_prep.run import Runner, get_runner
+from data_prep.run import Runner, local_runner
 from data_prep.run.stop import STOP, stop_on_signals
 from data_prep.segment import get_segmenter
 from data_prep.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
@@ -54,7 +54,7 @@ class BuildOptions:
     """How a build runs; the result does not depend on these."""
 
     workers: int = 1
-    backend: str = "processes"
+    runner: Runner | None = None  # instead of workers on this machine; it is not closed
     engine: str = "auto"
     show_progress: bool = False
 
@@ -88,12 +88,13 @@ def build(
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
         units = group_into_units(source.plan(files, arguments.options), arguments.unit_bytes)
-        runner = get_runner(options.backend, options.workers)
+        runner = options.runner or local_runner(options.workers)
         try:
             records = _run_units(job, units, runner, options.show_progress)
             shards = _write_shards(job, records, runner, dtype_for(loaded.vocab_size))
         finally:
-            runner.close()
+            if options.runner is None:
+                runner.close()
         manifest = Manifest(
             vocab_size=loaded.vocab_size,
             tokens_dtype=dtype_for(loaded.vocab_size),

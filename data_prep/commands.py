@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.errors import EXIT_DATA, UsageError
+from data_prep.run import Runner
 
 
 def run(options: Namespace) -> int:
@@ -28,7 +29,16 @@ def _source_options(options: Namespace):
 
 
 def build(options: Namespace) -> int:
-    """``build``: make a dataset directory."""
+    """``build``: make a dataset directory, on this machine or as one of the ranks of an MPI run."""
+    if options.backend != "mpi":
+        return _build(options, None)
+    from data_prep.run.mpi import mpi_runner
+
+    with mpi_runner() as runner:
+        return _build(options, runner) if runner else 0
+
+
+def _build(options: Namespace, runner: Runner | None) -> int:
     from data_prep.build import BuildOptions
     from data_prep.build import build as build_dataset
     from data_prep.job import BuildArguments
@@ -44,7 +54,7 @@ def build(options: Namespace) -> int:
     )
     running = BuildOptions(
         workers=options.workers,
-        backend=options.backend,
+        runner=runner,
         engine=options.engine,
         show_progress=sys.stderr.isatty() and not options.no_progress,
     )

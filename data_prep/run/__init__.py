@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from data_prep.errors import UsageError
 
-BACKENDS = ("processes", "mpi")
 Function = Callable[..., Any]
 
 
@@ -27,14 +26,8 @@ class Runner(Protocol):
         ...
 
 
-def get_runner(backend: str, workers: int) -> Runner:
-    """The runner of a backend; one worker runs in this process."""
-    if backend == "mpi":
-        from data_prep.run.mpi import MpiRunner
-
-        return MpiRunner()
-    if backend != "processes":
-        raise UsageError(f"backend {backend!r} does not exist; choose from {', '.join(BACKENDS)}")
+def local_runner(workers: int) -> Runner:
+    """A runner on this machine; one worker runs in this process."""
     if workers < 1:
         raise UsageError(f"--workers {workers}: at least 1")
     if workers == 1:

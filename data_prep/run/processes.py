@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from data_prep.errors import DataPrepError
 from data_prep.run import Function
 from data_prep.run.stop import STOP
+from data_prep.run.window import run_window
 
 MAX_LOSSES = 3  # worker pools lost without a finished task in between
 
@@ -54,7 +55,9 @@ class ProcessesRunner:
         while waiting and not STOP.requested:
             running: dict[Future[Any], tuple[Any, ...]] = {}
             try:
-                for result in self._run_all(function, waiting, running):
+                for result in run_window(
+                    self._executor(), self._workers, function, waiting, running
+                ):
                     losses = 0
                     yield result
             except BrokenProcessPool:
@@ -66,24 +69,6 @@ class ProcessesRunner:
                         " run the same command with fewer --workers, it goes on from here"
                     ) from None
                 waiting.extend(reversed(list(running.values())))
-
-    def _run_all(
-        self, function: Function, waiting: list[Any], running: dict[Future[Any], tuple[Any, ...]]
-    ) -> Iterator[Any]:
-        while running or (waiting and not STOP.requested):
-            while waiting and len(running) < self._workers and not STOP.requested:
-                task = waiting.pop()
-                try:
-                    running[self._executor().submit(function, *task)] = task
-                except BaseException:
-                    waiting.append(task)
-                    raise
-            # woken now and then, so that a signal is seen
-            done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in done:
-                result = future.result()
-                del running[future]
-                yield result
 
     def close(self) -> None:
         """See Runner.close."""
