@@ -99,6 +99,7 @@ REFUSALS = [
     ("train.clip_norm=.inf", "train.clip_norm: inf is not allowed; it must be >= 0 and finite"),
     ("train.stop_at_step=0", "train.stop_at_step: 0 is not allowed; it must be >= 1 or null"),
     ("optim.learning_rate=fast", "optim.learning_rate: 'fast' is not allowed; it must be a number"),
+    ("optim.learning_rate=true", "optim.learning_rate: True is not allowed; it must be a number"),
     ("optim.learning_rate=-1", "optim.learning_rate: -1.0 is not allowed; it must be >= 0"),
     ("optim.learning_rate=.nan", "optim.learning_rate: nan is not allowed"),
     ("optim.betas=[0.9]", "optim.betas: [0.9] is not allowed; it must be a list of 2 values"),

@@ -86,7 +86,7 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
     with monitor(tmp_path) as watcher:
         log(watcher, [10, 20])
         watcher.log_evaluation(20, tokens=2000, values={"eval/loss": 1.0})
-        log(watcher, [30, 35])
+        log(watcher, [21, 35])
     with monitor(tmp_path, start_step=20, start_tokens=2000) as watcher:
         assert steps_of(tmp_path) == [10, 20, 20]
         log(watcher, [30, 40], loss=2.0)
