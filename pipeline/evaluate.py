@@ -202,19 +202,24 @@ def token_counts(source: ContextSource) -> NDArray[np.int64]:
     return counts
 
 
-def token_bytes(source: ContextSource) -> NDArray[np.int64] | None:
-    """Bytes of text that each token stands for: (vocab_size,); special tokens have none.
+def token_bytes(source: ContextSource) -> NDArray[np.float64] | None:
+    """Bytes of text that each token stands for: (vocab_size,).
 
-    Known for a byte-level BPE, whose tokens spell every byte as one character; None otherwise.
+    Exact for a byte-level BPE, whose tokens spell every byte as one character and whose special
+    tokens stand for nothing. Otherwise every token counts as the mean over the dataset, where the
+    manifest has the size of the text; None where it has not.
     """
-    dataset = source.datasets[0]
-    path = dataset.tokenizer_path / "tokenizer.json"
-    if dataset.manifest.tokenizer.kind != "byte_bpe" or not path.exists():
+    manifest = source.datasets[0].manifest
+    path = source.datasets[0].tokenizer_path / "tokenizer.json"
+    if manifest.tokenizer.kind == "byte_bpe" and path.exists():
+        tokenizer = json.loads(path.read_text(encoding="utf-8"))
+        sizes = np.zeros(manifest.vocab_size)
+        for token, number in tokenizer["model"]["vocab"].items():
+            sizes[number] = len(token)
+        for token in tokenizer.get("added_tokens", []):
+            sizes[token["id"]] = 0 if token["special"] else len(token["content"].encode())
+        return sizes
+    text_bytes = manifest.counters.get("text_bytes")
+    if text_bytes is None:
         return None
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    sizes = np.zeros(dataset.manifest.vocab_size, np.int64)
-    for token, number in tokenizer["model"]["vocab"].items():
-        sizes[number] = len(token)
-    for token in tokenizer.get("added_tokens", []):
-        sizes[token["id"]] = 0 if token["special"] else len(token["content"].encode())
-    return sizes
+    return np.full(manifest.vocab_size, text_bytes / sum(manifest.num_tokens.values()))

@@ -258,7 +258,16 @@ def test_bits_per_byte_counts_the_bytes_of_the_text(tmp_path):
     assert found.metrics()["eval/bits_per_byte"] == found.bits_per_byte
 
 
-def test_without_a_byte_level_tokenizer_bytes_are_unknown(tmp_path, dataset):
+def test_without_a_byte_level_tokenizer_bytes_are_the_mean(dataset):
+    total = sum(dataset.manifest.num_tokens.values())
+    counted = replace(dataset.manifest, counters={"text_bytes": 5 * total})
+    source = ContextSource([replace(dataset, manifest=counted)], "validation", CONTEXT)
+    found = evaluate_model(Known(), source)
+    bits_per_token = found.joint_nats_per_token / math.log(2)
+    assert found.bits_per_byte == pytest.approx(bits_per_token / 5)
+
+
+def test_bytes_may_be_unknown(tmp_path, dataset):
     assert token_bytes(ContextSource([dataset], "train", CONTEXT)) is None
     byte_bpe = byte_level(tmp_path)
     (byte_bpe.tokenizer_path / "tokenizer.json").unlink()
