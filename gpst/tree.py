@@ -51,7 +51,7 @@ class Tree:
                     raise ValueError(f"{self.spans}: ({start}, {end}) does not join its children")
                 children.append((left, right))
             else:
-                raise ValueError(f"{self.spans}: no children for ({start}, {end})")
+                raise ValueError(f"{self.spans}: ({start}, {end}) does not come after its children")
             stack.append(position)
         if len(stack) != 1 or next_token != self.num_tokens:
             raise ValueError(f"{self.spans} is not one tree over {self.num_tokens} tokens")
