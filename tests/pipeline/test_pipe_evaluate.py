@@ -36,6 +36,15 @@ def random_documents(seed, num_documents):
     ]
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny tensors gain nothing from threads, which only wait for one another on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     return write_dataset(
