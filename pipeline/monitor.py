@@ -17,6 +17,7 @@ from typing import TextIO
 from torch.utils.tensorboard.writer import SummaryWriter
 from tqdm import tqdm
 
+from pipeline.errors import ConfigError
 from pipeline.metrics_file import MetricsFile
 
 TENSORBOARD = "tensorboard"
@@ -101,6 +102,9 @@ class Monitor:
         start_step, start_tokens: where this process starts; what an earlier process wrote past
             that is dropped, so that each step appears once.
         stream: where the bar or the lines go (standard error).
+
+    Raises:
+        ConfigError: the folder cannot be made.
     """
 
     def __init__(
@@ -117,7 +121,10 @@ class Monitor:
         if not is_main:
             return
         run_dir = Path(run_dir)
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run_dir: {run_dir} cannot be made ({error.strerror})") from None
         self._file = MetricsFile(run_dir, start_step)
         self._curves = Curves(run_dir, start_step, start_tokens)
         self._stream = stream or sys.stderr

@@ -8,6 +8,7 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pipeline.errors import ConfigError
 from pipeline.metrics_file import MetricsFile, read_metrics
 from pipeline.monitor import Monitor, Throughput
 
@@ -248,3 +249,11 @@ def test_closing_twice_is_harmless(tmp_path):
     watcher = monitor(tmp_path)
     watcher.close()
     watcher.close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"run_dir: .*file/run cannot be made \(Not a directory\)"
+    ):
+        monitor(tmp_path / "file" / "run")
