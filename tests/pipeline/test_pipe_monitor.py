@@ -253,7 +253,5 @@ def test_closing_twice_is_harmless(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"run_dir: .*file/run cannot be made \(Not a directory\)"
-    ):
+    with pytest.raises(ConfigError, match=r"run_dir: .*run cannot be made \(Not a directory\)"):
         monitor(tmp_path / "file" / "run")
