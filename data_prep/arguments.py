@@ -81,6 +81,10 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-tokens", type=_count, default=1 << 28, metavar="N",
         help="tokens of a shard at most (default: 268M)",
     )  # fmt: skip
+    group.add_argument(
+        "--unit-mib", type=float, default=32, metavar="N",
+        help="MiB of text that a worker does at a time, and that a kill loses (default: 32)",
+    )  # fmt: skip
     group = parser.add_argument_group("running (the result does not depend on these)")
     group.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N",

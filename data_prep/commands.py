@@ -51,6 +51,7 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         validation_fraction=options.validation_fraction,
         shard_tokens=options.shard_tokens,
         on_bad_utf8=options.on_bad_utf8,
+        unit_bytes=round(options.unit_mib * (1 << 20)),
     )
     running = BuildOptions(
         workers=options.workers,

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from data_prep.errors import DatasetError
-from data_prep.files import HashingWriter
+from data_prep.files import HashingWriter, npy_header
 from data_prep.manifest import (
     ARRAYS,
     SHARD_PREFIX,
@@ -109,17 +109,21 @@ def _map_shard(dataset: Dataset, record: ShardRecord) -> Shard:
 
 def _map_array(dataset: Dataset, record: ShardRecord, array: str) -> np.memmap:
     path = dataset.path / record.file_name(array)
-    expected = dataset.manifest.tokens_dtype if array == "tokens" else "uint64"
+    dtype = np.dtype(dataset.manifest.tokens_dtype if array == "tokens" else "uint64")
+    dtype, count = dtype.newbyteorder("<"), record.count(array)
+    # the header is compared, not parsed: a damaged one is noticed, whatever it says
+    header = npy_header(dtype, count)
     try:
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{path} is not a .npy file ({error}); build it again") from None
-    if values.dtype != np.dtype(expected) or values.shape != (record.count(array),):
-        raise DatasetError(
-            f"{path} holds {values.dtype} {values.shape}, the manifest says {expected}"
-            f" ({record.count(array)},); build the dataset again"
-        )
-    return values
+        with open(path, "rb") as file:
+            found = file.read(len(header))
+        if found != header:
+            raise DatasetError(
+                f"{path}: its .npy header is not that of {dtype.name} ({count},), as the manifest"
+                " says; build the dataset again"
+            )
+        return np.memmap(path, dtype, "r", len(header), (count,))
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error}); build it again") from None
 
 
 def write_dataset(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from data_prep.compiled import compiled
 from data_prep.errors import UsageError
 from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
 
@@ -139,7 +140,11 @@ class GigatokenEngine:
 
 
 class TokieEngine:
-    """``tokie``: WordPiece."""
+    """``tokie``: WordPiece, for pieces of common characters.
+
+    It drops characters that its Unicode tables do not know, unlike ``tokenizers``; so pieces with
+    other than Latin letters and general punctuation go to the reference.
+    """
 
     name = "tokie"
 
@@ -150,6 +155,7 @@ class TokieEngine:
         import tokie
 
         self.version = metadata.version("tokie")
+        self._reference = loaded.reference()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tokenizer.json")
             path.write_text(_without_specials(loaded.json_text), encoding="utf-8")
@@ -157,13 +163,34 @@ class TokieEngine:
 
     def encode(self, data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See ``Engine.encode``."""
+        common = np.empty(len(ends), np.bool_)
+        _find_common(data, ends, common)
         raw = data.tobytes()
-        ids, start = [], 0
-        for end in ends.tolist():
+        ids: list[list[int]] = []
+        start = 0
+        for end, fast in zip(ends.tolist(), common.tolist(), strict=True):
             text = raw[start:end].decode()
-            ids.append(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            encoder = self._tokenizer if fast else self._reference
+            ids.append(encoder.encode(text, add_special_tokens=False).ids)
             start = end
         return _flatten(ids)
+
+
+@compiled
+def _find_common(data, ends, out):
+    """Pieces of Latin letters (below U+0340) and general punctuation (U+2000 to U+203F) only."""
+    start = 0
+    for p in range(len(ends)):
+        i = start
+        while i < ends[p]:
+            if data[i] < 0xCD:
+                i += 1
+            elif data[i] == 0xE2 and data[i + 1] == 0x80:
+                i += 3
+            else:
+                break
+        out[p] = i >= ends[p]
+        start = ends[p]
 
 
 def _without_specials(json_text: str) -> str:

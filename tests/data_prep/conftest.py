@@ -1,0 +1,64 @@
+"""Small corpora and tokenizers that the tests of data_prep make for themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_prep.__main__ import main
+from data_prep.tokenizer.train import train_tokenizer
+
+SAMPLE = (
+    "Dr. Smith went to Washington. He didn't stay long!\n\nIt cost $3.50, i.e. little. "
+    "“Really?” she asked. The U.S. economy grew… Then it fell.\n"
+)
+
+
+@pytest.fixture(scope="session")
+def bpe_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small byte-level BPE tokenizer."""
+    folder = tmp_path_factory.mktemp("bpe")
+    text = train_tokenizer([SAMPLE] * 3, kind="bpe", vocab_size=320)
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wordpiece_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small WordPiece tokenizer."""
+    folder = tmp_path_factory.mktemp("wordpiece")
+    text = train_tokenizer([SAMPLE] * 3, kind="wordpiece", vocab_size=120)
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder of text files, jsonl beside it with the same documents."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    documents = [f"Document {n}. {SAMPLE * (n % 3 + 1)} It ends here: {n * 17}." for n in range(12)]
+    for number, document in enumerate(documents):
+        (folder / f"{number:02d}.txt").write_text(document, encoding="utf-8")
+    lines = [json.dumps({"text": document, "id": n}) for n, document in enumerate(documents)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run ``python -m data_prep`` in this process: (exit code, standard output, error)."""
+
+    def run_main(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as error:  # argparse
+            code = int(error.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_main

@@ -1,0 +1,230 @@
+"""Wrong input to the commands: one clear line on standard error, the right code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.fixture
+def prepare(tmp_path, corpus, bpe_path, run):
+    """Run ``build`` with small defaults; keywords replace options, ``more`` are added."""
+
+    def run_build(*more, **replaced):
+        options = {
+            "source": "text", "input": corpus, "tokenizer": bpe_path,
+            "output": tmp_path / "out", "workers": 1, **replaced,
+        }  # fmt: skip
+        pairs = [(f"--{name.replace('_', '-')}", value) for name, value in options.items()]
+        return run("build", *(item for pair in pairs for item in pair), *more)
+
+    return run_build
+
+
+def check(result, code, *messages):
+    """The exit code, a single line of error, and what it says."""
+    assert result[0] == code, result
+    lines = result[2].splitlines()
+    assert len(lines) == 1, result[2]
+    assert lines[0].startswith("error: ")
+    for message in messages:
+        assert message in lines[0]
+
+
+def test_good_run(prepare, run, tmp_path):
+    code, out, error = prepare("--validation-fraction", "0.2")
+    assert code == 0, error
+    assert "train: 1" in out or "train: " in out
+    assert run("verify", tmp_path / "out")[0] == 0
+
+
+def test_missing_input(prepare):
+    check(prepare(input="/no/such/file.txt"), 2, "/no/such/file.txt does not exist")
+
+
+def test_empty_file(prepare, tmp_path):
+    (tmp_path / "empty.txt").touch()
+    check(prepare(input=tmp_path / "empty.txt"), 2, "empty.txt of 0 bytes")
+
+
+def test_empty_folder(prepare, tmp_path):
+    (tmp_path / "folder").mkdir()
+    check(prepare(input=tmp_path / "folder"), 2, "holds no file that ends in .txt")
+
+
+def test_file_of_white_space(prepare, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n\0")
+    check(
+        prepare(input=tmp_path / "blank.txt"), 3, "no document that can be used", "empty_document"
+    )
+
+
+def test_an_empty_file_among_others_is_counted(prepare, corpus, tmp_path):
+    (corpus / "empty.txt").touch()
+    assert "dropped/empty_file: 1" in prepare()[1]
+    entry = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
+    assert entry == {"file": str(corpus / "empty.txt"), "offset": 0, "reason": "empty_file"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_unreadable_input(prepare, corpus):
+    (corpus / "00.txt").chmod(0)
+    check(prepare(), 2, "00.txt cannot be read")
+
+
+def test_tokenizer_missing(prepare):
+    check(prepare(tokenizer="/no/tok"), 2, "tokenizer /no/tok does not exist; train one")
+
+
+def test_tokenizer_broken(prepare, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{")
+    check(prepare(tokenizer=tmp_path / "tokenizer.json"), 2, "is not JSON")
+
+
+def test_unknown_names(prepare):
+    check(prepare(source="pdf"), 2, "source 'pdf' does not exist", "jsonl")
+    check(prepare(segmenter="best"), 2, "segmenter 'best' does not exist", "fast")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("max_sentence_tokens", 1, "--max-sentence-tokens 1: at least 2"),
+        ("validation_fraction", 1.5, "--validation-fraction 1.5"),
+        ("shard_tokens", 0, "--shard-tokens 0"),
+        ("workers", 0, "--workers 0: at least 1"),
+    ],
+)
+def test_values_out_of_range(prepare, option, value, message):
+    check(prepare(**{option: value}), 2, message)
+
+
+def test_value_that_is_not_a_number(prepare):
+    code, _, error = prepare(shard_tokens="many")
+    assert code == 2
+    assert "'many' is not a number" in error
+
+
+def test_output_of_other_arguments(prepare):
+    assert prepare()[0] == 0
+    assert prepare()[0] == 0
+    message = "was built with max-sentence-tokens 256, not 100"
+    check(prepare(max_sentence_tokens=100), 2, message, "choose another --output")
+
+
+def test_output_of_another_corpus(prepare, corpus):
+    assert prepare()[0] == 0
+    (corpus / "new.txt").write_text("More text.")
+    check(prepare(), 2, "was built with input '12 files")
+
+
+def test_output_of_another_tokenizer(prepare, wordpiece_path):
+    assert prepare()[0] == 0
+    check(prepare(tokenizer=wordpiece_path), 2, "was built with tokenizer")
+
+
+def test_output_that_is_no_dataset(prepare, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("precious")
+    check(prepare(), 2, "is not empty (thesis.tex)")
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
+
+
+def test_output_below_a_file(prepare, corpus):
+    check(prepare(output=corpus / "00.txt" / "out"), 2, "cannot be made")
+
+
+def test_bad_json_lines(prepare, tmp_path):
+    good = json.dumps({"text": "A good line."})
+    lines = [good, "{bad", "[1]", '{"other": 1}', '{"text": 5}', "", '{"text": " "}', good]
+    (tmp_path / "bad.jsonl").write_text("\n".join(lines))
+    code, out, error = prepare(source="jsonl", input=tmp_path / "bad.jsonl")
+    assert code == 0, error
+    assert "  documents: 2" in out
+    quarantine = (tmp_path / "out" / "quarantine.jsonl").read_text()
+    entries = [json.loads(x) for x in quarantine.splitlines()]
+    offsets = {e["reason"]: e["offset"] for e in entries}
+    assert offsets == {
+        "bad_json": 25, "not_a_json_object": 30, "missing_text_field": 34,
+        "text_field_is_not_a_string": 47, "empty_document": 60,
+    }  # fmt: skip
+    assert all(e["file"].endswith("bad.jsonl") for e in entries)
+
+
+def test_all_lines_bad(prepare, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("{}\n{}\n")
+    result = prepare(source="jsonl", input=tmp_path / "bad.jsonl")
+    check(result, 3, "no document that can be used", "missing_text_field 2")
+
+
+def test_bad_utf8(prepare, tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 au lait")
+    path = tmp_path / "latin.txt"
+    replaced = prepare(input=path, output=tmp_path / "a")
+    assert "bad_utf8_replaced: 1" in replaced[1]
+    stopped = prepare(input=path, output=tmp_path / "b", on_bad_utf8="fail")
+    check(stopped, 3, "latin.txt", "not valid UTF-8", "replace | skip")
+    skipped = prepare(input=path, output=tmp_path / "c", on_bad_utf8="skip")
+    check(skipped, 3, "bad_utf8 1")
+
+
+def test_utf16(prepare, tmp_path, corpus):
+    (corpus / "wide.txt").write_text("Sixteen bits", encoding="utf-16")
+    assert "dropped/utf16_file: 1" in prepare()[1]
+    assert "iconv" in (tmp_path / "out" / "quarantine.jsonl").read_text()
+
+
+def test_commands_on_something_else(run, tmp_path):
+    check(run("verify", tmp_path / "no"), 3, "does not exist")
+    check(run("inspect", tmp_path), 3, "has no manifest.json")
+    (tmp_path / "manifest.json").write_text('{"format_version": 99}')
+    check(run("verify", tmp_path), 3, "format version 99", "reads 1")
+    (tmp_path / "manifest.json").write_text("{}x")
+    check(run("verify", tmp_path), 3, "cannot be read")
+
+
+def test_tokenizer_command(run, tmp_path, corpus):
+    arguments = ("tokenizer", "--source", "text", "--input", corpus, "--output", tmp_path / "tok")
+    code, out, error = run(*arguments, "--vocab-size", "300")
+    assert (code, error) == (0, "")
+    assert "byte_bpe, 300 tokens" in out
+    config = json.loads((tmp_path / "tok" / "tokenizer_config.json").read_text())
+    assert config["eos_token"] == "<|endoftext|>"
+    check(run(*arguments, "--vocab-size", "300"), 2, "holds a tokenizer already")
+    wordpiece = run(*arguments[:-1], tmp_path / "wp", "--kind", "wordpiece", "--vocab-size", "100")
+    assert wordpiece[0] == 0
+    check(run(*arguments[:-1], tmp_path / "x", "--vocab-size", "10"), 2, "too small for bpe")
+
+
+@pytest.mark.parametrize("command", ["build", "tokenizer", "verify", "inspect", "sources"])
+def test_help_has_an_example(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert f"python -m data_prep {command}" in out
+    assert "exit codes" in out
+
+
+def test_help_is_fast_and_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "import runpy\n"
+        "try: runpy.run_module('data_prep', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('numpy', 'numba', 'tokenizers', 'torch') if m in sys.modules])"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert time.monotonic() - start < 10
+
+
+def test_sources_lists_all(run):
+    code, out, _ = run("sources")
+    assert code == 0
+    assert out.startswith(("jsonl", "hf"))
+    assert "text " in out
