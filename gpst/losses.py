@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from gpst.batch import BatchCounts
 from gpst.layers import at_least_fp32
@@ -40,9 +41,62 @@ def total_loss(terms: dict[str, LossTerm], counts: BatchCounts) -> Tensor:
 def vocabulary_loss(
     features: Float[Tensor, "N H"], embedding: Float[Tensor, "V H"], targets: Int64[Tensor, "N"]
 ) -> Float[Tensor, ""]:
-    """Sum over tokens of -log softmax(features . embedding)[target], in fp32, nats."""
-    logits = at_least_fp32(features @ embedding.T)
-    return F.cross_entropy(logits, targets, reduction="sum")
+    """Sum over tokens of -log softmax(features . embedding)[target], in fp32, nats.
+
+    Never holds all N x V logits: chunks of rows go through forward and backward at once, and only
+    the gradients of features and embedding are kept.
+    """
+    with_gradient = torch.is_grad_enabled()
+    return _VocabularyLoss.apply(features, embedding, targets, with_gradient)  # type: ignore[no-any-return]
+
+
+# Logits at a time: small enough for the caches of a CPU, large enough to fill a GPU.
+_CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**27}
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, embedding: Tensor, targets: Tensor, with_gradient: bool
+    ) -> Tensor:
+        num_logits = _CHUNK_LOGITS.get(features.device.type, 2**24)
+        rows = max(num_logits // len(embedding), 1)
+        exact = torch.promote_types(features.dtype, torch.float32)
+        total = torch.zeros((), dtype=exact, device=features.device)
+        to_features, to_embedding = None, None
+        if with_gradient:
+            to_features = torch.empty_like(features)
+            to_embedding = torch.zeros_like(embedding, dtype=exact)
+        for start in range(0, len(features), rows):
+            chunk = slice(start, start + rows)
+            x, target = features[chunk], targets[chunk, None]
+            logits = at_least_fp32(x @ embedding.T)
+            normaliser = torch.logsumexp(logits, 1, keepdim=True)
+            total += (normaliser - logits.gather(1, target)).sum()
+            if to_features is None or to_embedding is None:
+                continue
+            slope = logits.sub_(normaliser).exp_()  # the softmax; minus 1 at the target
+            slope.scatter_add_(1, target, -torch.ones_like(normaliser))
+            slope = slope.to(x.dtype)
+            to_features[chunk] = slope @ embedding
+            to_embedding += slope.T @ x
+        ctx.gradients = to_features, to_embedding
+        ctx.dtype = embedding.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (incoming,) = grad_outputs
+        to_features, to_embedding = ctx.gradients
+        ctx.gradients = None
+        incoming = incoming.to(to_embedding.dtype)
+        return (
+            (to_features * incoming).to(to_features.dtype),
+            (to_embedding * incoming).to(ctx.dtype),
+            None,
+            None,
+        )
 
 
 def type_loss(logits: Float[Tensor, "M 2"], types: Int64[Tensor, "M"]) -> Float[Tensor, ""]:
@@ -51,7 +105,7 @@ def type_loss(logits: Float[Tensor, "M 2"], types: Int64[Tensor, "M"]) -> Float[
 
 
 def height_loss(
-    heights: Float[Tensor, "S"], lengths: Float[Tensor, "S"], max_height: int
+    heights: Float[Tensor, "S"], lengths: Int64[Tensor, "S"], max_height: int
 ) -> Float[Tensor, ""]:
     """Sum over sentences of max(h_root - max_height, 0) / n (L_h)."""
     return (F.relu(heights - max_height) / lengths).sum()

@@ -93,10 +93,17 @@ def two_backward_gradients(slow: SlowLosses, counts: BatchCounts) -> dict[str, t
     return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in first | second}
 
 
-@pytest.mark.parametrize("schedule", ["score", "height"])
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("gradient_stop", [True, False])
-@pytest.mark.parametrize("surrogate", [True, False])
+@pytest.mark.parametrize(
+    ("schedule", "recompute", "gradient_stop", "surrogate"),
+    [
+        ("score", False, True, True),
+        ("score", True, True, True),
+        ("height", False, True, True),
+        ("height", True, False, True),
+        ("score", False, False, True),
+        ("score", False, True, False),
+    ],
+)
 def test_gradients_equal_two_backward_passes(schedule, recompute, gradient_stop, surrogate):
     model = make_model(
         gradient_stop=gradient_stop, surrogate=surrogate, composition={"schedule": schedule}

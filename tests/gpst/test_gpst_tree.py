@@ -59,7 +59,7 @@ def test_actions_and_back():
     ],
 )
 def test_what_is_not_a_tree_is_refused(spans):
-    with pytest.raises(ValueError, match="not|join"):
+    with pytest.raises(ValueError, match=r"not|join"):
         Tree(max(j for _, j in spans) + 1, spans)
 
 
@@ -96,7 +96,7 @@ def test_batch_counts_and_layout():
     assert padded_rows(np.array([1, 3])).tolist() == [0, 3, 4, 5]
 
 
-@pytest.mark.parametrize("lengths, contexts", [([3, 0], [2]), ([2], [1]), ([3], [2]), ([], [])])
+@pytest.mark.parametrize(("lengths", "contexts"), [([3, 0], [2]), ([2], [1]), ([3], [2]), ([], [])])
 def test_a_batch_that_does_not_add_up_is_refused(lengths, contexts):
-    with pytest.raises(ValueError, match="batch|sentence"):
+    with pytest.raises(ValueError, match=r"batch|sentence"):
         ContextBatch(torch.arange(3), np.array(lengths, np.int64), np.array(contexts, np.int64))
