@@ -1,0 +1,1 @@
+"""Left-to-right search: parsing, prefix probabilities and generation (design section 6)."""

@@ -1,0 +1,271 @@
+"""The state of a search: C contexts with b hypotheses each, as tensors on the model's device.
+
+A hypothesis is a sequence of actions. Its last action is *pending*: it has been chosen and paid
+for, but the model has not read its node yet. `Beam.read` lets the model read pending nodes,
+which gives the log probabilities of the next action; `Beam.keep` puts chosen continuations in the
+place of the hypotheses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from gpst.composition import plain_norm
+from gpst.layers import at_least_fp32
+from gpst.model import GPST
+from gpst.search.history import History
+
+COMP = -1
+"""A pending action that joins the top two constituents; tokens are GEN actions."""
+START = -2
+"""The pending <bos> of an empty hypothesis."""
+
+_VOCABULARY_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Continuations to choose from, (C, K) each."""
+
+    log_p: Float[Tensor, "C K"]
+    row: Int64[Tensor, "C K"]
+    """The hypothesis that is continued."""
+    pending: Int64[Tensor, "C K"]
+    words: Int64[Tensor, "C K"]
+    """Tokens written, the pending one included."""
+    node_slot: Int64[Tensor, "C K"]
+    """Where the node just read lies, -1 for a hypothesis that goes on unread."""
+    token_slot: Int64[Tensor, "C K"]
+    """Where the token layers' state lies that wrote the pending token, or -1."""
+
+    @classmethod
+    def joined(cls, parts: list[Candidates]) -> Candidates:
+        """All of the parts' candidates, in order."""
+        names = ("log_p", "row", "pending", "words", "node_slot", "token_slot")
+        return cls(*(torch.cat([getattr(part, name) for part in parts], 1) for name in names))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the model says after it has read the pending nodes of some hypotheses."""
+
+    rows: Int64[Tensor, "C F"]
+    valid: Bool[Tensor, "C F"]
+    """False for hypotheses that only fill the table."""
+    log_p: Float[Tensor, "C F"]
+    """Of the hypotheses so far, float64, nats; minus infinity where not valid."""
+    words: Int64[Tensor, "C F"]
+    start: Int64[Tensor, "C F"]
+    """First token of the constituent on top of the stack."""
+    hidden: Float[Tensor, "C F H"]
+    """Outputs of the type layers."""
+    gen_log_p: Float[Tensor, "C F"]
+    """log p(GEN), float64."""
+    comp_log_p: Float[Tensor, "C F"]
+    slots: Int64[Tensor, "C F"]
+
+    def comp(self, allowed: Bool[Tensor, "C F"]) -> Candidates:
+        """The hypotheses that go on with COMP."""
+        log_p = (self.log_p + self.comp_log_p).masked_fill(~allowed, -torch.inf)
+        none = torch.full_like(self.rows, -1)
+        pending = torch.full_like(self.rows, COMP)
+        return Candidates(log_p, self.rows, pending, self.words, self.slots, none)
+
+
+class Beam:
+    """See the module. All hypotheses start empty; the first of each context is the only live one.
+
+    Args:
+        model: in evaluation mode.
+        num_contexts: C.
+        beam: b.
+    """
+
+    def __init__(self, model: GPST, num_contexts: int, beam: int):
+        self.model = model
+        weight = model.embedding.weight
+        device = weight.device
+
+        def table(value: int) -> Int64[Tensor, "C b"]:
+            return torch.full((num_contexts, beam), value, dtype=torch.int64, device=device)
+
+        self.log_p: Float[Tensor, "C b"] = torch.full(
+            (num_contexts, beam), -torch.inf, dtype=torch.float64, device=device
+        )
+        self.log_p[:, 0] = 0.0
+        self.words = table(0)
+        self.pending = table(START)
+        self.top = table(0)
+        """The last node read, which is the constituent on top of the stack."""
+        generator = model.generator
+        self._types = History(generator.type_layers, num_contexts, beam, weight)
+        self._tokens = History(generator.token_layers, num_contexts, beam, weight)
+        # The nodes, in the slots of the type layers' history.
+        self._vectors = weight.new_zeros(num_contexts, 1, model.config.composition.dim)
+        self._integers = torch.zeros(3, num_contexts, 1, dtype=torch.int64, device=device)
+
+    @property
+    def alive(self) -> Bool[Tensor, "C b"]:
+        """Hypotheses that have a probability."""
+        return self.log_p > -torch.inf
+
+    @property
+    def _start(self) -> Int64[Tensor, "C capacity"]:
+        return self._integers[0]
+
+    @property
+    def _below(self) -> Int64[Tensor, "C capacity"]:
+        """The node under this one on the stack."""
+        return self._integers[1]
+
+    @property
+    def _kind(self) -> Int64[Tensor, "C capacity"]:
+        """Token, COMP or START."""
+        return self._integers[2]
+
+    def pending_start(self) -> Int64[Tensor, "C b"]:
+        """First token of the constituent that the pending action puts on the stack."""
+        joined = self._start.gather(1, self._below.gather(1, self.top))
+        return torch.where(self.pending == COMP, joined, (self.words - 1).clamp_min(0))
+
+    def read(self, active: Bool[Tensor, "C b"]) -> Reading:
+        """Lets the model read the pending nodes of the active hypotheses (at least one)."""
+        width = int(active.sum(1).max())
+        rows = active.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        valid = active.gather(1, rows)
+        pending, words = self.pending.gather(1, rows), self.words.gather(1, rows)
+        top = self.top.gather(1, rows)
+        node, vector, start, below = self._nodes(pending, words, top)
+        generator = self.model.generator
+        hidden, first = self._types.step(generator.input_at(node, words), rows)
+        self._store(first, vector, torch.stack((start, below, pending)))
+        slots = torch.arange(first, first + width, device=rows.device).expand_as(rows)
+        self.top.scatter_(1, rows, torch.where(valid, slots, top))
+        log_p = self.log_p.gather(1, rows).masked_fill(~valid, -torch.inf)
+        types = F.log_softmax(generator.type_logits(hidden), -1).to(torch.float64)
+        return Reading(
+            rows, valid, log_p, words, start, hidden, types[..., 0], types[..., 1], slots
+        )
+
+    def _nodes(
+        self, pending: Int64[Tensor, "C F"], words: Tensor, top: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Generator inputs, constituent vectors, starts and nodes below of pending nodes."""
+        model = self.model
+        is_comp = pending == COMP
+        token = torch.where(pending >= 0, pending, model.config.bos_token_id)
+        node = model.embedding(token)
+        vector = model.scaling.down(node)
+        start, below = (words - 1).clamp_min(0), top
+        if bool(is_comp.any()):
+            left = self._below.gather(1, top)
+            joined, up = self._compose(left, top)
+            vector = torch.where(is_comp.unsqueeze(2), joined, vector)
+            node = torch.where(is_comp.unsqueeze(2), up, node)
+            start = torch.where(is_comp, self._start.gather(1, left), start)
+            below = torch.where(is_comp, self._below.gather(1, left), below)
+        return node, vector, start, below
+
+    def _compose(
+        self, left: Int64[Tensor, "C F"], right: Int64[Tensor, "C F"]
+    ) -> tuple[Float[Tensor, "C F D"], Float[Tensor, "C F H"]]:
+        """f_alpha of two nodes, as the inside pass gives it for a cell with one split."""
+        dim = self._vectors.shape[2]
+        children = [
+            self._vectors.gather(1, child.unsqueeze(2).expand(-1, -1, dim)).flatten(0, 1)
+            for child in (left, right)
+        ]
+        mixed = plain_norm(self.model.composition.compose(*children)).view(*left.shape, dim)
+        replaced = self.model.generator.comp_embedding
+        up = self.model.scaling.up(mixed)
+        return mixed, up if replaced is None else replaced.expand_as(up)
+
+    def _store(self, first: int, vector: Tensor, integers: Int64[Tensor, "3 C F"]) -> None:
+        last = first + vector.shape[1]
+        capacity = self._vectors.shape[1]
+        if last > capacity:
+            more = max(last, 2 * capacity) - capacity
+            self._vectors = F.pad(self._vectors, (0, 0, 0, more))
+            self._integers = F.pad(self._integers, (0, more))
+        self._vectors[:, first:last] = vector
+        self._integers[:, :, first:last] = integers
+
+    def token_features(
+        self, reading: Reading
+    ) -> tuple[Float[Tensor, "C F H"], Int64[Tensor, "C F"]]:
+        """What the tied embedding is multiplied with, and the slots of the token layers."""
+        hidden, first = self._tokens.step(reading.hidden, reading.rows)
+        slots = torch.arange(first, first + hidden.shape[1], device=hidden.device)
+        return self.model.generator.token_features(hidden), slots.expand_as(reading.rows)
+
+    def token_log_p(
+        self, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
+    ) -> Float[Tensor, "M"]:
+        """log p(token) under GEN of one token a row, float64."""
+        weight = self.model.embedding.weight
+        rows = max(1, _VOCABULARY_CHUNK // len(weight))
+        found = []
+        for part, wanted in zip(features.split(rows), tokens.split(rows), strict=True):
+            logits = at_least_fp32(part @ weight.T)
+            own = logits.gather(1, wanted.unsqueeze(1)).squeeze(1)
+            found.append(own.to(torch.float64) - logits.logsumexp(1).to(torch.float64))
+        return torch.cat(found) if found else features.new_zeros(0, dtype=torch.float64)
+
+    def unread(self, active: Bool[Tensor, "C b"]) -> Candidates:
+        """The hypotheses that stay as they are: those that are not active."""
+        rows = torch.arange(self.log_p.shape[1], device=self.log_p.device).expand_as(self.words)
+        none = torch.full_like(self.words, -1)
+        log_p = self.log_p.masked_fill(active, -torch.inf)
+        return Candidates(log_p, rows, self.pending, self.words, none, none)
+
+    def keep(self, candidates: Candidates, choice: Int64[Tensor, "C kept"]) -> None:
+        """The hypotheses become the chosen candidates (the beam may change its size)."""
+
+        def chosen(values: Tensor) -> Tensor:
+            return values.gather(1, choice)
+
+        parents = chosen(candidates.row)
+        self._types.select(parents, chosen(candidates.node_slot))
+        self._tokens.select(parents, chosen(candidates.token_slot))
+        self.top = self.top.gather(1, parents)
+        self.log_p = chosen(candidates.log_p)
+        self.pending = chosen(candidates.pending)
+        self.words = chosen(candidates.words)
+
+    def keep_best(self, candidates: Candidates, beam: int) -> None:
+        """Keeps the `beam` most probable candidates, best first."""
+        size = min(beam, candidates.log_p.shape[1])
+        self.keep(candidates, candidates.log_p.topk(size, dim=1).indices)
+
+    def tidy(self) -> None:
+        """Forgets nodes that are in no hypothesis' past, when that pays."""
+        if self._tokens.wants_compaction():
+            self._tokens.compact()
+        if not self._types.wants_compaction():
+            return
+        size = self._types.size
+        old = self._types.compact()
+        kept = old.shape[1]
+        new = torch.zeros(len(old), size, dtype=torch.int64, device=old.device)
+        new.scatter_(1, old, torch.arange(kept, device=old.device).expand_as(old))
+        dim = self._vectors.shape[2]
+        self._vectors[:, :kept] = self._vectors.gather(1, old.unsqueeze(2).expand(-1, -1, dim))
+        start, below, kind = (table.gather(1, old) for table in self._integers)
+        # What lies behind the live slots of a context may point anywhere.
+        below = new.gather(1, below.clamp_max(size - 1))
+        self._integers[:, :, :kept] = torch.stack((start, below, kind))
+        self.top = new.gather(1, self.top)
+
+    def actions(self, context: int, hypothesis: int) -> list[int]:
+        """The actions of a hypothesis: tokens and COMP, the pending one included."""
+        past = self._types.past[context, hypothesis, : self._types.size]
+        kinds: np.ndarray = self._kind[context, : len(past)][past].cpu().numpy()
+        read = [int(kind) for kind in kinds if kind != START]
+        pending = int(self.pending[context, hypothesis])
+        return read if pending == START else [*read, pending]

@@ -1,0 +1,190 @@
+"""Word-level search over the trees of a given text (paper 3.4, design section 6).
+
+From hypotheses that all have just written token j, expand by COMP and by GEN of token j + 1, pool,
+keep the best b, and expand those that end in COMP again until all have written token j + 1. The sum
+of their probabilities is then the prefix probability, from which surprisals come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gpst.model import GPST
+from gpst.search.beam import COMP, Beam, Candidates, Reading
+from gpst.search.text import Context, Inner, TextTables
+from gpst.tree import Tree
+
+
+@dataclass(frozen=True)
+class Parse:
+    """One way to read a context."""
+
+    trees: list[Tree]
+    """A tree for each sentence."""
+    log_p: float
+    """log p(tokens, trees), nats."""
+
+
+@dataclass(frozen=True)
+class TextResult:
+    """What a search found about one context."""
+
+    parses: list[Parse]
+    """The most probable ones, best first."""
+    log_p: float
+    """log of the sum over the beam of p(tokens, trees), nats: a lower bound of log p(tokens)."""
+    prefix_log_p: Float[np.ndarray, "N"] | None
+    """After each token, log of the sum over the beam of p(tokens so far, actions so far), nats;
+    None for the action-level search, whose hypotheses are not equally far."""
+
+    @property
+    def surprisals(self) -> Float[np.ndarray, "N"]:
+        """-log2 p(token | tokens before it), in bits, from ratios of prefix probabilities.
+
+        Raises:
+            ValueError: the search was action-level.
+        """
+        if self.prefix_log_p is None:
+            raise ValueError("surprisals need a word-level search (sync=True)")
+        return -np.diff(self.prefix_log_p, prepend=0.0) / np.log(2.0)
+
+
+@torch.no_grad()
+def search_text(
+    model: GPST,
+    contexts: Sequence[Context],
+    *,
+    beam: int = 20,
+    sync: bool = True,
+    inner: Sequence[Inner] | None = None,
+    num_best: int = 1,
+) -> list[TextResult]:
+    """Searches the trees of given contexts, all at once; dropout is off.
+
+    Sentence ends are known: after the last token of a sentence only COMP is possible until one
+    constituent is left. Impossible actions get no probability; nothing is renormalised.
+
+    Args:
+        contexts: token ids, as contexts[context][sentence][token]; similar lengths waste least.
+        beam: hypotheses kept for each context.
+        sync: compare hypotheses at equal numbers of tokens; false: at equal numbers of actions.
+        inner: atoms (pieces of words) that must become constituents.
+        num_best: parses returned for each context, at most `beam`.
+    Raises:
+        ValueError: an empty context or one longer than max_context_tokens; beam below 1.
+    """
+    if beam < 1:
+        raise ValueError(f"beam: {beam} is not allowed; it must be at least 1")
+    was_training = model.training
+    model.eval()
+    try:
+        search = _TextSearch(model, contexts, beam, inner)
+        prefixes = search.run(close=True) if sync else search.run_by_action()
+        return search.results(contexts, prefixes, num_best)
+    finally:
+        model.train(was_training)
+
+
+def read_prompt(
+    model: GPST, contexts: Sequence[Context], beam: int, inner: Sequence[Inner] | None = None
+) -> Beam:
+    """The hypotheses that have just written the last token of each (equally long) context."""
+    search = _TextSearch(model, contexts, beam, inner)
+    search.run(close=False)
+    return search.beam
+
+
+class _TextSearch:
+    def __init__(
+        self,
+        model: GPST,
+        contexts: Sequence[Context],
+        beam: int,
+        inner: Sequence[Inner] | None,
+    ):
+        device = model.embedding.weight.device
+        self.tables = TextTables.of(contexts, inner, model.config.max_context_tokens, device)
+        self.size = beam
+        self.beam = Beam(model, len(contexts), beam)
+
+    def run(self, close: bool) -> Float[Tensor, "C words"]:
+        """Token by token; returns the log of the sum over the beam after each phase."""
+        prefixes = []
+        longest = int(self.tables.lengths.max())
+        for _ in range(longest + 1 if close else longest):
+            active = self._unfinished()
+            while bool(active.any()):
+                self._expand(active)
+                active = self._unfinished() & (self.beam.pending == COMP)
+            self.beam.tidy()
+            prefixes.append(self.beam.log_p.logsumexp(1))
+        return torch.stack(prefixes, 1)
+
+    def run_by_action(self) -> None:
+        """All hypotheses grow by one action at a time."""
+        active = self._unfinished()
+        while bool(active.any()):
+            self._expand(active)
+            self.beam.tidy()
+            active = self._unfinished()
+
+    def _unfinished(self) -> Bool[Tensor, "C b"]:
+        complete = self.beam.words == self.tables.lengths.unsqueeze(1)
+        complete &= self.beam.pending_start() <= self.tables.closed_start.unsqueeze(1)
+        return self.beam.alive & ~complete
+
+    def _expand(self, active: Bool[Tensor, "C b"]) -> None:
+        beam, tables = self.beam, self.tables
+        reading = beam.read(active)
+        comp = reading.start > tables.comp_limit.gather(1, reading.words)
+        candidates = [beam.unread(active), reading.comp(comp & reading.valid)]
+        gen = reading.start <= tables.gen_limit.gather(1, reading.words)
+        gen &= reading.valid
+        if bool(gen.any()):
+            candidates.append(self._gen(reading, gen))
+        beam.keep_best(Candidates.joined(candidates), self.size)
+
+    def _gen(self, reading: Reading, allowed: Bool[Tensor, "C F"]) -> Candidates:
+        features, slots = self.beam.token_features(reading)
+        tokens = self.tables.next_token.gather(1, reading.words)
+        log_p = torch.full_like(reading.log_p, -torch.inf)
+        found = self.beam.token_log_p(features[allowed], tokens[allowed])
+        log_p[allowed] = found + (reading.log_p + reading.gen_log_p)[allowed]
+        return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)
+
+    def results(
+        self, contexts: Sequence[Context], prefixes: Tensor | None, num_best: int
+    ) -> list[TextResult]:
+        order = self.beam.log_p.argsort(1, descending=True)[:, :num_best].cpu()
+        log_p, total = self.beam.log_p.cpu(), self.beam.log_p.logsumexp(1).cpu()
+        found = None if prefixes is None else prefixes.cpu().numpy()
+        results = []
+        for number, context in enumerate(contexts):
+            lengths = [len(sentence) for sentence in context]
+            parses = [
+                Parse(
+                    trees_of_actions(self.beam.actions(number, best), lengths),
+                    float(log_p[number, best]),
+                )
+                for best in order[number].tolist()
+                if log_p[number, best] > -torch.inf
+            ]
+            own = None if found is None else found[number, : sum(lengths)]
+            results.append(TextResult(parses, float(total[number]), own))
+        return results
+
+
+def trees_of_actions(actions: Sequence[int], lengths: Sequence[int]) -> list[Tree]:
+    """The trees of sentences of the given lengths; each takes 2n - 1 of the actions."""
+    trees, at = [], 0
+    for length in lengths:
+        own = actions[at : at + 2 * length - 1]
+        trees.append(Tree.from_actions([1 if action == COMP else 0 for action in own]))
+        at += len(own)
+    return trees
