@@ -7,6 +7,7 @@ of torch and DeepSpeed: load only your own.
 import contextlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -221,14 +222,43 @@ def load_model_weights(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str
         CheckpointError: there is none, or it is not whole.
     """
     path, state = whole_checkpoint(Path(checkpoint))
-    if any(path.glob("*_optim_states.pt")):
-        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-
-        with _quiet():
-            weights: Any = get_fp32_state_dict_from_zero_checkpoint(str(path.parent), path.name)
-    else:
-        weights = torch.load(path / "mp_rank_00_model_states.pt", weights_only=False)["module"]
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # reading the files imports DeepSpeed
+    model = _read(path / "mp_rank_00_model_states.pt")
+    weights: dict[str, Tensor] = model["module"]
+    shards = sorted(path.glob("*_optim_states.pt"), key=_shard_rank)
+    if shards:
+        # The module's own values may be bf16; the master weights lie with the optimizer.
+        shapes = {n: shape for group in model["param_shapes"] for n, shape in group.items()}
+        masters = _join_shards(shards)
+        weights |= {name: masters[name].view(shape) for name, shape in shapes.items()}
+        weights |= {name: weights[source] for name, source in model["shared_params"].items()}
     return state.config, {name.removeprefix(_PREFIX): value for name, value in weights.items()}
+
+
+def _join_shards(shards: list[Path]) -> dict[str, Tensor]:
+    """Parameter name -> its flat fp32 master, put together from its pieces on the ranks.
+
+    DeepSpeed's zero_to_fp32 does not know the shards of its own bf16 optimizer (bf16, stage 1).
+    """
+    pieces: dict[str, list[Tensor]] = {}
+    for shard in shards:
+        optimizer = _read(shard)["optimizer_state_dict"]
+        groups = optimizer["single_partition_of_fp32_groups"]
+        for flat, mapping in zip(groups, optimizer["param_slice_mappings"], strict=True):
+            for name, place in mapping.items():
+                piece = flat.narrow(0, place.start, place.numel).float()
+                pieces.setdefault(name, []).append(piece)
+    return {name: torch.cat(parts) for name, parts in pieces.items()}
+
+
+def _shard_rank(shard: Path) -> int:
+    match = re.search(r"pp_rank_(\d+)_", shard.name)
+    return int(match[1]) if match else 0
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return torch.load(file, map_location="cpu", mmap=True, weights_only=False)
 
 
 def read_state(checkpoint: str | Path) -> TrainerState:

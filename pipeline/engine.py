@@ -1,13 +1,15 @@
 """DeepSpeed behind the few verbs that training needs: forward, backward, update.
 
-One source of truth: the DeepSpeed config is derived from the run's; `engine.deepspeed` adds to it
-and may not contradict it. Only this file and checkpoint.py know DeepSpeed.
+Only this file, engine_config.py and checkpoint.py know DeepSpeed.
 """
 
+import contextlib
+import io
+import logging
 import math
-import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,32 +19,10 @@ from torch import Tensor, nn
 from gpst.batch import BatchCounts, ContextBatch
 from gpst.losses import total_loss
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError
+from pipeline.engine_config import deepspeed_config
 from pipeline.optim import build_optimizer, set_rates
 from pipeline.resolve import BatchPlan
-from pipeline.strict import unknown_field
 from pipeline.world import World
-
-_OWN_FIELDS = {
-    "train_batch_size": "train.global_batch_contexts",
-    "train_micro_batch_size_per_gpu": "train.micro_batch_contexts_per_rank",
-    "gradient_accumulation_steps": "train.global_batch_contexts",
-    "gradient_clipping": "train.clip_norm",
-    "zero_optimization.stage": "engine.zero_stage",
-    "zero_optimization.offload_optimizer": "engine.offload_optimizer",
-    "bf16": "engine.precision",
-    "fp16": "engine.precision",
-    "bfloat16": "engine.precision",
-    "torch_autocast": "engine.precision",
-    "optimizer": "optim",
-    "scheduler": "optim",
-    "tensorboard": "monitor",
-    "wandb": "monitor",
-    "csv_monitor": "monitor",
-    "checkpoint.load_universal": "checkpoint.resume",
-    "managed_gradient_accumulation": "train.global_batch_contexts",
-}
-"""Entries of a DeepSpeed config that follow from fields of ours."""
 
 
 @dataclass(frozen=True)
@@ -123,28 +103,23 @@ class Engine:
         """
         self.raw.backward(loss)
         last = self.raw.is_gradient_accumulation_boundary()
-        finite = self._drop_gradients_unless_finite() if last and self._is_plain else None
+        plain = self._clip_plainly() if last and self.config.engine.zero_stage == 0 else None
         self.raw.step()
         if not last:
             return None
-        if finite is not None:
-            norm = self._plain_norm
-            return Update(finite, norm if finite else math.inf)
-        return Update(self.raw.was_step_applied(), float(self.raw.get_global_grad_norm()))
+        return plain or Update(self.raw.was_step_applied(), float(self.raw.get_global_grad_norm()))
 
-    @property
-    def _is_plain(self) -> bool:
-        """Stage 0 steps torch's AdamW itself, which neither checks nor reports gradients."""
-        return self.config.engine.zero_stage == 0
-
-    def _drop_gradients_unless_finite(self) -> bool:
-        grads = [p.grad for p in self.raw.module.parameters() if p.grad is not None]
-        self._plain_norm = float(nn.utils.get_total_norm(grads))
-        if math.isfinite(self._plain_norm):
-            return True
-        for parameter in self.raw.module.parameters():
-            parameter.grad = None  # AdamW passes over parameters without a gradient
-        return False
+    def _clip_plainly(self) -> Update:
+        """Clips in stage 0, where DeepSpeed reports no norm and applies what is not finite."""
+        parameters = [p for p in self.raw.module.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not norm.isfinite():
+            for parameter in parameters:
+                parameter.grad = None  # AdamW passes over parameters without a gradient
+            return Update(False, math.inf)
+        if self.config.train.clip_norm > 0:
+            nn.utils.clip_grads_with_norm_(parameters, self.config.train.clip_norm, norm)
+        return Update(True, float(norm))
 
     def close(self) -> None:
         """Releases DeepSpeed's hooks and buffers."""
@@ -162,11 +137,12 @@ def create_engine(
     deepspeed = _import_deepspeed(world.device)
     objective = Objective(model).to(world.device)
     optimizer = build_optimizer(model, config.optim, world.device)  # type: ignore[arg-type]
-    raw, *_ = deepspeed.initialize(
-        model=objective,
-        optimizer=optimizer,
-        config=deepspeed_config(config, plan, universal),
-    )
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the memory of every group
+        raw, *_ = deepspeed.initialize(
+            model=objective,
+            optimizer=optimizer,
+            config=deepspeed_config(config, plan, universal),
+        )
     return Engine(raw, optimizer, config)
 
 
@@ -176,119 +152,25 @@ def _import_deepspeed(device: torch.device) -> Any:
     warnings.filterwarnings("ignore", gone, category=FutureWarning)
     import deepspeed
 
+    with _compile_nothing():
+        import deepspeed.runtime.zero.muon.muon_optimizer
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if device.type == "cpu":
         # Or it compiles a shared-memory op at the first start; a killed compile hangs all later.
         deepspeed.ops.__compatible_ops__ = {}  # type: ignore[attr-defined]
     return deepspeed
 
 
-def deepspeed_config(config: RunConfig, plan: BatchPlan, universal: bool = False) -> dict[str, Any]:
-    """The DeepSpeed config of a run.
+@contextmanager
+def _compile_nothing() -> Iterator[None]:
+    """torch.compile leaves functions as they are.
 
-    Raises:
-        ConfigError: an entry of `engine.deepspeed` is unknown to DeepSpeed or contradicts a field.
+    DeepSpeed imports its Muon to see whether an optimizer is one; that applies torch.compile, which
+    loads torch's compiler: seconds at every start of every rank. We never use Muon.
     """
-    engine = config.engine
-    zero: dict[str, Any] = {"stage": engine.zero_stage}
-    derived: dict[str, Any] = {
-        "train_batch_size": plan.global_batch,
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation,
-        "gradient_clipping": config.train.clip_norm,
-        "zero_optimization": zero,
-    }
-    if engine.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu"}
-        derived["zero_force_ds_cpu_optimizer"] = False
-    if engine.precision == "bf16":
-        derived["bf16"] = {"enabled": True}
-        # Sums over micro-steps and ranks in bf16 would lose small gradients.
-        derived["data_types"] = {"grad_accum_dtype": "fp32"}
-        derived["communication_data_type"] = "fp32"
-    if universal:
-        derived["checkpoint"] = {"load_universal": True}
-    return _merge(derived, engine.deepspeed, "")
-
-
-def check_deepspeed_entries(config: RunConfig, plan: BatchPlan) -> None:
-    """Refuses what is wrong in `engine.deepspeed` before any rank starts.
-
-    Raises:
-        ConfigError: names the entry.
-    """
-    if not config.engine.deepspeed:
-        return
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-    known = _known_entries()
-    for name in config.engine.deepspeed:
-        if name not in known and name not in _OWN_FIELDS:
-            raise unknown_field(name, known, "engine.deepspeed.")
-    entries = deepspeed_config(config, plan)
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    # Without ranks DeepSpeed takes their number as one, so the global batch is left to it.
-    entries.pop("train_batch_size")
+    compiler = torch.compile
+    torch.compile = lambda *functions, **_: functions[0] if functions else (lambda f: f)
     try:
-        DeepSpeedConfig(entries)
-    except Exception as error:
-        raise ConfigError(f"engine.deepspeed: {' '.join(str(error).split())}") from None
-
-
-def _merge(derived: dict[str, Any], extra: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    merged = dict(derived)
-    for key, value in extra.items():
-        name, mine = owner + key, merged.get(key)
-        if isinstance(mine, dict) and isinstance(value, Mapping):
-            merged[key] = _merge(mine, value, name + ".")
-        elif key in merged and mine != value:
-            field = _OWN_FIELDS.get(name, "the fields of the config")
-            raise ConfigError(
-                f"engine.deepspeed.{name}: {value!r} contradicts {mine!r}, which follows from "
-                f"{field}; leave it out and set {field}"
-            )
-        elif key not in merged and name in _OWN_FIELDS:
-            raise ConfigError(
-                f"engine.deepspeed.{name}: not allowed here; set {_OWN_FIELDS[name]} instead"
-            )
-        else:
-            merged[key] = value
-    return merged
-
-
-class _Recorder(dict[str, Any]):
-    """A config that remembers which entries were asked for."""
-
-    def __init__(self, entries: Mapping[str, Any]) -> None:
-        super().__init__(entries)
-        self.asked: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
-        self.asked.add(key)
-        return super().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
-        self.asked.add(key)
-        return super().__getitem__(key)
-
-    def __contains__(self, key: object) -> bool:
-        self.asked.add(str(key))
-        return super().__contains__(key)
-
-    def keys(self) -> Any:
-        return self
-
-    def __copy__(self) -> "_Recorder":
-        return self
-
-
-def _known_entries() -> list[str]:
-    """The top-level entries that the installed DeepSpeed reads.
-
-    It accepts unknown ones silently and has no list of those it knows, so it is given a config
-    that writes down what it is asked for.
-    """
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    recorder = _Recorder({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1})
-    DeepSpeedConfig(recorder)
-    return sorted(recorder.asked - {"amp"})
+        yield
+    finally:
+        torch.compile = compiler

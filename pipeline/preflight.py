@@ -12,7 +12,7 @@ from pipeline.checkpoint import check_no_checkpoints
 from pipeline.checkpoint_files import FOLDER, list_checkpoints
 from pipeline.config import RunConfig
 from pipeline.data import ContextSource, open_datasets, open_source
-from pipeline.engine import check_deepspeed_entries
+from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import ConfigError, DataError
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
 from pipeline.samples import FixedSentences

@@ -9,30 +9,23 @@ that exactly one line is printed and every rank ends with the same code, also wh
 see a broken connection, or nothing at all (a collective that would wait for its time-out).
 """
 
-import json
 import os
 import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
-from pipeline.errors import EXIT_FAILURE, ConfigError, PipelineError, TrainingError, explain
+from pipeline.errors import EXIT_FAILURE, ConfigError, PipelineError
+from pipeline.meeting import PROGRAM, Meeting
 from pipeline.ranks import LOCAL_HOST, Placement, find_placement
 from pipeline.stop import StopRequest
 
 T = TypeVar("T")
-PROGRAM = "pretrain"
-PREPARE_TIMEOUT_S = 3600.0
-"""Longest preparation of rank 0 (it may compute a table of contexts)."""
-FAREWELL_S = 10.0
-"""How long a failed rank keeps the store open for others to read why."""
 GRACE_S = 5.0
 """How long a rank may go on once another has failed."""
 WATCH_EVERY_S = 0.5
@@ -86,81 +79,6 @@ class World:
         return values
 
 
-class _Meeting:
-    """The store of the ranks: readiness, and the first failure."""
-
-    def __init__(self, placement: Placement, store: distributed.Store) -> None:
-        self.placement, self.store = placement, store
-
-    @classmethod
-    def open(cls, placement: Placement) -> "_Meeting":
-        if placement.size == 1:
-            return cls(placement, distributed.HashStore())
-        try:
-            # Also under torchrun, whose agent already serves the store on this port.
-            limit = timedelta(seconds=PREPARE_TIMEOUT_S)
-            store, _, _ = next(iter(distributed.rendezvous("env://", timeout=limit)))
-        except RuntimeError as error:
-            where = f"{placement.address}:{placement.port}"
-            raise ConfigError(
-                f"rank {placement.rank} of {placement.size} cannot meet the others at {where}: "
-                f"{str(error).splitlines()[0]} (a port that is taken: set MASTER_PORT, or "
-                "deepspeed --master_port)"
-            ) from None
-        return cls(placement, store)
-
-    def prepare(self, prepare: Callable[[Placement], int | None]) -> int | None:
-        """Rank 0 prepares, the others wait; its answer (an exit code to stop with) on all."""
-        if self.placement.rank == 0:
-            code = prepare(self.placement)
-            self.store.set("prepared", json.dumps(code))
-            if code is not None:
-                self._say_farewell()
-            return code
-        try:
-            self.store.wait(["prepared"], timedelta(seconds=PREPARE_TIMEOUT_S))
-            code = json.loads(self.store.get("prepared"))
-        except RuntimeError:
-            raise TrainingError("rank 0 ended before the ranks met") from None
-        if code is not None:
-            self._say_farewell()
-        return code
-
-    def fail(self, error: BaseException) -> int:
-        """Ends this rank for `error`, or quietly for the failure of another one before it."""
-        line, code = explain(error) or (_describe(error), EXIT_FAILURE)
-        mine = json.dumps({"rank": self.placement.rank, "code": code})
-        first = mine
-        with suppress(RuntimeError):  # rank 0 and its store may be gone: then this rank speaks
-            first = bytes(self.store.compare_set("failed", "", mine)).decode()
-            self.store.compare_set("prepared", "", json.dumps(code))
-        if first == mine:
-            _print_failure(error, line, self.placement)
-        else:
-            code = json.loads(first)["code"]
-        self._say_farewell()
-        return code
-
-    def failed_code(self, store: distributed.Store) -> int | None:
-        """The exit code of the first failed rank, if any."""
-        if not store.check(["failed"]):
-            return None
-        return json.loads(store.get("failed"))["code"]
-
-    def _say_farewell(self) -> None:
-        """The store dies with rank 0, which therefore leaves last."""
-        if self.placement.size == 1:
-            return
-        with suppress(RuntimeError):
-            left = self.store.add("left", 1)
-            deadline = time.monotonic() + FAREWELL_S
-            while self.placement.rank == 0 and left < self.placement.size:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.05)
-                left = self.store.add("left", 0)
-
-
 def launch(prepare: Callable[[Placement], int | None], body: Callable[[World], int]) -> int:
     """Runs `prepare` on rank 0 and then, unless it gave an exit code, `body` on every rank.
 
@@ -171,7 +89,7 @@ def launch(prepare: Callable[[Placement], int | None], body: Callable[[World], i
     try:
         placement = find_placement(os.environ)
         _settle_environment(placement)
-        meeting = _Meeting.open(placement)
+        meeting = Meeting.open(placement)
     except PipelineError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -220,7 +138,7 @@ def _device(placement: Placement) -> torch.device:
 
 
 @contextmanager
-def _open_world(meeting: _Meeting) -> Iterator[World]:
+def _open_world(meeting: Meeting) -> Iterator[World]:
     placement = meeting.placement
     device = _device(placement)
     distributed.init_process_group(
@@ -245,7 +163,7 @@ def _open_world(meeting: _Meeting) -> Iterator[World]:
 
 
 @contextmanager
-def _watch(meeting: _Meeting, stop: StopRequest) -> Iterator[None]:
+def _watch(meeting: Meeting, stop: StopRequest) -> Iterator[None]:
     """A thread that ends this rank when another failed, and asks to stop when orphaned."""
     over = threading.Event()
     launcher = _launcher_parent()
@@ -287,25 +205,3 @@ def _launcher_parent() -> int | None:
             return int(stat.read().rpartition(")")[2].split()[1])
     except OSError:
         return None
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _print_failure(error: BaseException, line: str, placement: Placement) -> None:
-    of = f" (rank {placement.rank})" if placement.rank else ""
-    if explain(error) is None and _is_lost_contact(error) and placement.size > 1:
-        line = f"another rank died or lost its connection: {line}; start again to resume"
-    elif explain(error) is None:
-        traceback.print_exception(error)
-    print(f"{PROGRAM}{of}: {line}", file=sys.stderr, flush=True)
-
-
-def _is_lost_contact(error: BaseException) -> bool:
-    if isinstance(error, distributed.DistError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text for sign in ("onnection closed by peer", "onnection reset", "gloo")
-    )

@@ -9,15 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
-PRETRAIN = ROOT / "launch" / "pretrain.sh"
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 VOCAB_SIZE = 64
 
@@ -27,8 +27,8 @@ def toy_documents(count: int, seed: int) -> list[list[list[int]]]:
     random = np.random.default_rng(seed)
     documents = []
     for number in range(count):
-        longest = 1 if number % 3 == 0 else 9
-        lengths = random.integers(1, longest + 1, size=random.integers(6, 12))
+        longest, sentences = (1, 64) if number % 3 == 0 else (9, 8)
+        lengths = random.integers(1, longest + 1, size=sentences)
         starts = random.integers(1, VOCAB_SIZE, size=len(lengths))
         documents.append(
             [
@@ -49,8 +49,9 @@ def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def toy_run(run_dir: Path, dataset: Path) -> dict[str, object]:
-    """The config of a run of seconds on the toy dataset, as plain values."""
+@pytest.fixture(scope="session")
+def toy_run(toy_dataset: Path) -> Callable[[Path], dict[str, Any]]:
+    """toy_run(run_dir): the config, as plain values, of a run of seconds on the toy dataset."""
     sizes = {"dim": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1}
     model = {
         "kind": "gpst",
@@ -63,10 +64,9 @@ def toy_run(run_dir: Path, dataset: Path) -> dict[str, object]:
         "composition": {**sizes, "num_decomposition_layers": 1, "score_dim": 16},
         "parser": sizes,
     }
-    return {
-        "run_dir": str(run_dir),
+    run = {
         "model": model,
-        "data": {"path": str(dataset), "context_tokens": 32},
+        "data": {"path": str(toy_dataset), "context_tokens": 32},
         "train": {
             "num_steps": 8,
             "global_batch_contexts": 8,
@@ -76,13 +76,14 @@ def toy_run(run_dir: Path, dataset: Path) -> dict[str, object]:
         "checkpoint": {"every_steps": 2, "keep_last": 3},
         "monitor": {"log_every_steps": 1},
     }
+    return lambda run_dir: deepcopy({"run_dir": str(run_dir), **run})
 
 
 @pytest.fixture
-def toy_config(tmp_path: Path, toy_dataset: Path) -> Path:
+def toy_config(tmp_path: Path, toy_run: Callable[[Path], dict[str, Any]]) -> Path:
     """The YAML file of `toy_run`, whose run_dir is `tmp_path / "run"`."""
     path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(toy_run(tmp_path / "run", toy_dataset)))
+    path.write_text(yaml.safe_dump(toy_run(tmp_path / "run")))
     return path
 
 
