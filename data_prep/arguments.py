@@ -40,6 +40,11 @@ def _source_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--split-blank-lines", action="store_true", help="text: blank lines separate documents"
     )
+    group.add_argument(
+        "--detokenize", action="store_true", help="wikitext: undo ' @-@ ' and spaced punctuation"
+    )
+    group.add_argument("--hf-split", default="train", metavar="NAME", help="hf: (default: train)")
+    group.add_argument("--hf-config", metavar="NAME", help="hf: configuration of the dataset")
 
 
 def _count(text: str) -> int:

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ from data_prep.run import Runner, local_runner
 from data_prep.run.stop import STOP, stop_on_signals
 from data_prep.segment import get_segmenter
 from data_prep.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
-from data_prep.sources import find_files, get_source
-from data_prep.sources.base import InputFile, Unit, group_into_units
+from data_prep.sources import find_input, get_source
+from data_prep.sources.base import Unit, group_into_units
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 from data_prep.unit import run_unit
@@ -75,10 +75,12 @@ def build(
     options = options or BuildOptions()
     output = Path(output)
     loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
-    segmenter = get_segmenter(arguments.segmenter)
     engine = get_engine(options.engine, loaded)
     source = get_source(arguments.source)
-    files = find_files(inputs, source.suffixes)
+    # a source whose documents are sentences overrides the segmenter
+    arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
+    segmenter = get_segmenter(arguments.segmenter)
+    files = find_input(source, inputs)
     values = identity(arguments, files, loaded.sha256)
     if claim_output(output, values):
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
@@ -87,7 +89,9 @@ def build(
     with _readable_errors(output), _only_one(job), stop_on_signals():
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
-        units = group_into_units(source.plan(files, arguments.options), arguments.unit_bytes)
+        units = group_into_units(
+            source.plan(files, arguments.options, job.work / "unpacked"), arguments.unit_bytes
+        )
         runner = options.runner or local_runner(options.workers)
         try:
             records = _run_units(job, units, runner, options.show_progress)
@@ -199,8 +203,3 @@ def _finish(
     sync_directory(output)
     write_manifest(output, manifest)
     shutil.rmtree(job.work)
-
-
-def list_files(inputs: Sequence[str], source: str) -> list[InputFile]:
-    """The files that inputs stand for, for a source."""
-    return find_files(inputs, get_source(source).suffixes)

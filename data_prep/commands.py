@@ -25,7 +25,13 @@ def run(options: Namespace) -> int:
 def _source_options(options: Namespace):
     from data_prep.sources.base import SourceOptions
 
-    return SourceOptions(text_field=options.text_field, split_blank_lines=options.split_blank_lines)
+    return SourceOptions(
+        text_field=options.text_field,
+        split_blank_lines=options.split_blank_lines,
+        detokenize=options.detokenize,
+        hf_split=options.hf_split,
+        hf_config=options.hf_config,
+    )
 
 
 def build(options: Namespace) -> int:
@@ -104,18 +110,21 @@ def tokenizer(options: Namespace) -> int:
 
 def _sample(options: Namespace) -> Iterator[str]:
     """Clean documents of units spread evenly over the input, --sample-mib in all."""
+    import tempfile
+
     from data_prep.batch import Recorder
     from data_prep.normalise import normalise
-    from data_prep.sources import find_files, get_source
+    from data_prep.sources import find_input, get_source
     from data_prep.sources.base import MIB, group_into_units
 
     source, source_options = get_source(options.source), _source_options(options)
-    files = find_files(options.input, source.suffixes)
-    units = group_into_units(source.plan(files, source_options), 4 * MIB)
-    total = sum(part.weight for unit in units for part in unit.parts)
-    step = max(1, round(total / (options.sample_mib * MIB)))
-    for unit in units[::step]:
-        for part in unit.parts:
+    files = find_input(source, options.input)
+    with tempfile.TemporaryDirectory() as scratch:
+        parts = source.plan(files, source_options, Path(scratch))
+        units = group_into_units(parts, 4 * MIB)
+        total = sum(part.weight for unit in units for part in unit.parts)
+        step = max(1, round(total / (options.sample_mib * MIB)))
+        for part in (part for unit in units[::step] for part in unit.parts):
             for batch in source.read(part, source_options, Recorder()):
                 clean = normalise(batch)
                 start, raw = 0, clean.data.tobytes()

@@ -14,7 +14,7 @@ import numpy as np
 from data_prep.errors import UsageError
 
 DEFAULT = "fast"
-NAMES = ("fast", "nupunkt", "punkt", "sentencex")
+NAMES = ("fast", "none", "nupunkt", "punkt", "sentencex")
 
 
 class Segmenter(Protocol):
@@ -33,12 +33,25 @@ class Segmenter(Protocol):
         ...
 
 
+class WholeDocuments:
+    """``none``: a document is one sentence."""
+
+    name = "none"
+    version = "1"
+
+    def cut(self, data: np.ndarray, document_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See Segmenter.cut."""
+        return document_ends, np.arange(1, len(document_ends) + 1)
+
+
 def get_segmenter(name: str) -> Segmenter:
     """The segmenter of a name. Raises UsageError for an unknown or not installed one."""
     if name == "fast":
         from data_prep.segment.fast import FastSegmenter
 
         return FastSegmenter()
+    if name == "none":
+        return WholeDocuments()
     if name in NAMES:
         from data_prep.segment.optional import load_optional
 

@@ -12,7 +12,12 @@ from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Source
 
 _SOURCES = {
+    "hf": ("data_prep.sources.huggingface", "HuggingFaceSource"),
     "jsonl": ("data_prep.sources.jsonl", "JsonLinesSource"),
+    "openwebtext": ("data_prep.sources.openwebtext", "OpenWebTextSource"),
+    "parquet": ("data_prep.sources.parquet", "ParquetSource"),
+    "treebank": ("data_prep.sources.treebank", "TreebankSource"),
+    "wikitext": ("data_prep.sources.wikitext", "WikiTextSource"),
     "text": ("data_prep.sources.text", "TextSource"),
 }
 NAMES = tuple(sorted(_SOURCES))
@@ -24,6 +29,18 @@ def get_source(name: str) -> Source:
         raise UsageError(f"source {name!r} does not exist; choose from {', '.join(NAMES)}")
     module, attribute = _SOURCES[name]
     return getattr(importlib.import_module(module), attribute)()
+
+
+def find_input(source: Source, inputs: Iterable[str]) -> list[InputFile]:
+    """The files of an ``--input`` for a source; sources that take names get them as they are."""
+    inputs = list(inputs)
+    if not getattr(source, "takes_names", False):
+        return find_files(inputs, source.suffixes)
+    found = []
+    for name in inputs:
+        files = _files_below(name, ()) if os.path.exists(name) else []
+        found.append(InputFile(name, sum(file.num_bytes for file in files)))
+    return found
 
 
 def find_files(inputs: Iterable[str], suffixes: tuple[str, ...]) -> list[InputFile]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from data_prep.batch import RawBatch, Recorder
@@ -27,7 +28,7 @@ class SourceOptions:
     hf_config: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """A file of the input: its path as given and its size in bytes."""
 
@@ -35,7 +36,7 @@ class InputFile:
     num_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """A piece of the input that is read in one go.
 
@@ -64,8 +65,13 @@ class Source(Protocol):
     summary: str  # one line for ``python -m data_prep sources``
     suffixes: tuple[str, ...]  # of the files taken from a folder; () for all
 
-    def plan(self, files: Sequence[InputFile], options: SourceOptions) -> Iterable[Part]:
-        """Cut the input into parts, in order, without reading more than it must."""
+    def plan(
+        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
+    ) -> Iterable[Part]:
+        """Cut the input into parts, in order, without reading more than it must.
+
+        scratch: a folder for what has to be unpacked first; it need not exist.
+        """
         ...
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:

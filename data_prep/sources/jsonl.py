@@ -34,7 +34,9 @@ class JsonLinesSource:
     summary = "JSON lines, plain or .gz .xz .zst; a document is --text-field of a line"
     suffixes = tuple(s + c for s in (".jsonl", ".json", ".ndjson") for c in ("", *COMPRESSED))
 
-    def plan(self, files: Sequence[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def plan(
+        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
+    ) -> Iterable[Part]:
         """A part is a compressed file, or a byte range of a plain one."""
         for file in files:
             if file.num_bytes <= RANGE_BYTES or compression_of(file.path) is not None:

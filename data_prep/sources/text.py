@@ -38,7 +38,9 @@ class TextSource:
     summary = "text files, plain or .gz .xz .zst; a document is a file (or --split-blank-lines)"
     suffixes = tuple(s + c for s in (".txt", ".text") for c in ("", *COMPRESSED))
 
-    def plan(self, files: Sequence[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def plan(
+        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
+    ) -> Iterable[Part]:
         """A part is a file; with blank-line blocks, a plain file is cut into byte ranges."""
         for file in files:
             weight = text_weight(file.path, file.num_bytes)
@@ -60,7 +62,7 @@ class TextSource:
         elif options.split_blank_lines:
             yield from _read_blocks(part, recorder)
         else:
-            yield from _read_whole(part, recorder)
+            yield from read_whole(part, recorder)
 
 
 def is_utf16(path: str) -> bool:
@@ -69,8 +71,8 @@ def is_utf16(path: str) -> bool:
         return file.read(2) in UTF16_MARKS
 
 
-def _read_whole(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
-    """The file as one document; one that is too long is cut into several."""
+def read_whole(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
+    """A file as one document; one that is too long is cut into several."""
     stream = open_stream(part.path)
     held, length, offset = [], 0, 0
     try:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from data_prep.errors import UsageError
 from data_prep.segment import NAMES, get_segmenter
 
-MODULES = {"fast": "numba", "nupunkt": "nupunkt", "punkt": "punkt", "sentencex": "sentencex"}
+MODULES = {
+    "fast": "numba",
+    "none": "numba",
+    "nupunkt": "nupunkt",
+    "punkt": "punkt",
+    "sentencex": "sentencex",
+}
 
 
 def sentences(text: str, name: str = "fast") -> list[str]:

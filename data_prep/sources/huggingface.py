@@ -1,0 +1,82 @@
+"""Source ``hf``: Hugging Face datasets through the library ``datasets``; a document is a row.
+
+The input is a name on the Hub or a local folder (offline): data files, or a saved dataset. Rows
+are streamed; a part is one of the dataset's own shards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.batch import RawBatch, Recorder
+from data_prep.errors import UsageError
+from data_prep.sources.base import MIB, InputFile, Part, SourceOptions
+from data_prep.sources.jsonl import encode_text
+from data_prep.sources.ranges import BATCH_BYTES
+
+SHARD_WEIGHT = 32 * MIB  # unknown before it is read
+
+
+class HuggingFaceSource:
+    """See the module."""
+
+    name = "hf"
+    summary = "Hugging Face datasets by name or local folder; a document is --text-field of a row"
+    suffixes = ()
+    takes_names = True  # the input is handed to plan as it was given
+
+    def plan(
+        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
+    ) -> Iterable[Part]:
+        """A part is a shard of the dataset. Raises UsageError when it cannot be opened."""
+        for file in files:
+            rows = _open(file.path, options)
+            if rows.features is not None and options.text_field not in rows.features:
+                known = ", ".join(list(rows.features)[:8])
+                raise UsageError(f"{file.path} has no column {options.text_field!r}, only {known}")
+            for shard in range(rows.num_shards):
+                yield Part(file.path, SHARD_WEIGHT, shard, rows.num_shards)
+
+    def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
+        """See Source.read. part.stop is the number of shards."""
+        rows = _open(part.path, options).shard(num_shards=part.stop, index=part.start)
+        texts: list[bytes] = []
+        places: list[int] = []
+        size = 0
+        for number, row in enumerate(rows):
+            text = row.get(options.text_field)
+            if not isinstance(text, str):
+                recorder.drop("missing_text_field", f"{part.path}#{part.start}", number)
+                continue
+            texts.append(encode_text(text))
+            places.append(number)
+            size += len(texts[-1])
+            if size > BATCH_BYTES:
+                yield RawBatch.join(texts, f"{part.path}#{part.start}", places)
+                texts, places, size = [], [], 0
+        if texts:
+            yield RawBatch.join(texts, f"{part.path}#{part.start}", places)
+
+
+def _open(name: str, options: SourceOptions) -> Any:
+    """The dataset as a stream of rows."""
+    try:
+        import datasets
+    except ImportError:
+        raise UsageError("source hf needs the package datasets: pip install datasets") from None
+    datasets.disable_progress_bars()
+    try:
+        if any(os.path.exists(os.path.join(name, f)) for f in ("state.json", "dataset_dict.json")):
+            saved: Any = datasets.load_from_disk(name)
+            if isinstance(saved, datasets.DatasetDict):
+                saved = saved[options.hf_split]
+            return saved.to_iterable_dataset(num_shards=1)
+        return datasets.load_dataset(
+            name, options.hf_config, split=options.hf_split, streaming=True
+        )
+    except Exception as error:  # of the Hub, of pyarrow, of fsspec, ...
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"hf dataset {name!r} cannot be opened: {reason}") from None
