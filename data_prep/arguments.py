@@ -12,6 +12,7 @@ EXAMPLES = {
     "tokenizer": "python -m data_prep tokenizer --source text --input corpus/ --output tok/"
     " --vocab-size 30522",
     "verify": "python -m data_prep verify data/corpus",
+    "merge": "python -m data_prep merge data/a data/b --output data/both",
     "inspect": "python -m data_prep inspect data/corpus --documents 2",
     "sources": "python -m data_prep sources",
 }
@@ -80,6 +81,9 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         "--validation-fraction", type=float, default=0.005, metavar="F",
         help="held-out documents, by the hash of their text (default: 0.005)",
     )  # fmt: skip
+    group.add_argument(
+        "--deduplicate", action="store_true", help="keep the first of documents with equal text"
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--output", required=True, metavar="DIR", help="the dataset directory")
     group.add_argument(
@@ -103,6 +107,10 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         help="what encodes; all give the ids of tokenizers (default: auto, the fastest)",
     )  # fmt: skip
     group.add_argument("--no-progress", action="store_true", help="no progress bar")
+    group.add_argument(
+        "--dry-run", action="store_true",
+        help="write nothing; estimate documents, tokens, disk and hours from a sample",
+    )  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -136,5 +144,8 @@ def make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("--documents", type=int, default=1, metavar="N", help="how many (1)")
     inspect.add_argument("--first", type=int, default=0, metavar="N", help="from this one on (0)")
     inspect.add_argument("--split", default="train", choices=("train", "validation"))
+    merge = _command(commands, "merge", "join datasets made with one tokenizer")
+    merge.add_argument("datasets", nargs="+", metavar="DATASET", help="dataset directories")
+    merge.add_argument("--output", required=True, metavar="DIR", help="the new dataset directory")
     _command(commands, "sources", "list the kinds of input")
     return parser

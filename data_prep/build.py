@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.assemble import plan_shards, write_shard
+from data_prep.card import write_card
+from data_prep.deduplicate import find_duplicates
 from data_prep.errors import (
     DataPrepError,
     InterruptedRunError,
@@ -40,7 +42,8 @@ from data_prep.run.stop import STOP, stop_on_signals
 from data_prep.segment import get_segmenter
 from data_prep.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
 from data_prep.sources import find_input, get_source
-from data_prep.sources.base import Unit, group_into_units
+from data_prep.sources.base import InputFile, Unit, group_into_units
+from data_prep.sources.streams import text_weight
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 from data_prep.unit import run_unit
@@ -89,13 +92,16 @@ def build(
     with _readable_errors(output), _only_one(job), stop_on_signals():
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
+        _check_disk(output, files, dtype_for(loaded.vocab_size))
         units = group_into_units(
             source.plan(files, arguments.options, job.work / "unpacked"), arguments.unit_bytes
         )
         runner = options.runner or local_runner(options.workers)
         try:
             records = _run_units(job, units, runner, options.show_progress)
-            shards = _write_shards(job, records, runner, dtype_for(loaded.vocab_size))
+            shards, num_duplicates = _write_shards(
+                job, records, runner, dtype_for(loaded.vocab_size)
+            )
         finally:
             if options.runner is None:
                 runner.close()
@@ -107,7 +113,7 @@ def build(
             segmenter={"name": segmenter.name, "version": segmenter.version},
             source={"name": source.name, "summary": source.summary},
             arguments=values,
-            counters=_sum_counters(records),
+            counters=_final_counters(records, num_duplicates),
             max_sentence_tokens=arguments.max_sentence_tokens,
         )
         _finish(job, output, loaded, manifest, records)
@@ -150,6 +156,17 @@ def _only_one(job: Job) -> Iterator[None]:
         yield
 
 
+def _check_disk(output: Path, files: Sequence[InputFile], tokens_dtype: str) -> None:
+    """Refuse a disk that is clearly too small: less than half of a low guess is free."""
+    text = sum(text_weight(file.path, file.num_bytes) for file in files)
+    needed = text // 8 * (2 if tokens_dtype == "uint16" else 4)
+    free = shutil.disk_usage(output).free
+    if free < needed // 2:
+        raise UsageError(
+            f"output {output}: about {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+        )
+
+
 def _run_units(job: Job, units: Sequence[Unit], runner: Runner, show: bool) -> list[dict[str, Any]]:
     records: dict[int, dict[str, Any]] = {}
     total = sum(part.weight for unit in units for part in unit.parts)
@@ -167,21 +184,31 @@ def _run_units(job: Job, units: Sequence[Unit], runner: Runner, show: bool) -> l
 
 def _write_shards(
     job: Job, records: list[dict[str, Any]], runner: Runner, tokens_dtype: str
-) -> list[ShardRecord]:
-    tasks = plan_shards(job, records)
+) -> tuple[list[ShardRecord], int]:
+    """(shards, duplicates left out)."""
+    dropped = find_duplicates(job, records) if job.arguments.deduplicate else {}
+    tasks = plan_shards(job, records, dropped)
     if not tasks:
         reasons = ", ".join(f"{name} {count}" for name, count in _sum_counters(records).items())
         raise SourceError(f"the input holds no document that can be used ({reasons or 'none'})")
     shards = list(runner.run(write_shard, [(job, task, tokens_dtype) for task in tasks]))
     if STOP.requested and len(shards) < len(tasks):
         raise InterruptedRunError("stopped while shards were written; run the same command again")
-    return shards
+    return shards, sum(len(documents) for documents in dropped.values())
 
 
 def _sum_counters(records: Sequence[dict[str, Any]]) -> dict[str, int]:
     counters: Counter[str] = Counter()
     for record in records:
         counters.update(record["counters"])
+    return dict(sorted(counters.items()))
+
+
+def _final_counters(records: Sequence[dict[str, Any]], num_duplicates: int) -> dict[str, int]:
+    counters = _sum_counters(records)
+    if num_duplicates:
+        counters["documents"] -= num_duplicates
+        counters["dropped/duplicate_document"] = num_duplicates
     return dict(sorted(counters.items()))
 
 
@@ -200,6 +227,7 @@ def _finish(
         for entry in record["quarantine"]
     ]
     write_atomically(output / QUARANTINE, "".join(lines).encode("utf-8", "replace"))
+    write_card(output, manifest)
     sync_directory(output)
     write_manifest(output, manifest)
     shutil.rmtree(job.work)

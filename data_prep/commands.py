@@ -6,9 +6,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data_prep.errors import EXIT_DATA, UsageError
 from data_prep.run import Runner
+
+if TYPE_CHECKING:
+    from data_prep.job import BuildArguments
+    from data_prep.shard import Dataset
 
 
 def run(options: Namespace) -> int:
@@ -19,6 +24,7 @@ def run(options: Namespace) -> int:
         "verify": verify,
         "inspect": inspect,
         "sources": sources,
+        "merge": merge,
     }[options.command](options)
 
 
@@ -57,8 +63,11 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         validation_fraction=options.validation_fraction,
         shard_tokens=options.shard_tokens,
         on_bad_utf8=options.on_bad_utf8,
+        deduplicate=options.deduplicate,
         unit_bytes=round(options.unit_mib * (1 << 20)),
     )
+    if options.dry_run:
+        return _dry_run(options, arguments)
     running = BuildOptions(
         workers=options.workers,
         runner=runner,
@@ -69,6 +78,25 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         options.input, options.tokenizer, options.output, arguments, running,
         options.end_of_document,
     )  # fmt: skip
+    _report(dataset)
+    for split, count in dataset.manifest.num_documents.items():
+        if not count and (split == "train" or arguments.validation_fraction):
+            print(f"warning: no document fell into {split}", file=sys.stderr)
+    return 0
+
+
+def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
+    from data_prep.estimate import estimate, free_bytes
+
+    found = estimate(
+        options.input, options.tokenizer, arguments, options.engine, options.end_of_document
+    )
+    for line in found.lines(options.workers, free_bytes(options.output)):
+        print(line)
+    return 0
+
+
+def _report(dataset: Dataset) -> None:
     manifest = dataset.manifest
     print(f"{dataset.path}: {manifest.fingerprint[:16]}, engine {manifest.tokenizer.engine}")
     for split, count in manifest.num_documents.items():
@@ -76,10 +104,15 @@ def _build(options: Namespace, runner: Runner | None) -> int:
             f"  {split}: {count:,} documents, {manifest.num_sentences[split]:,} sentences,"
             f" {manifest.num_tokens[split]:,} tokens"
         )
-        if not count and (split == "train" or arguments.validation_fraction):
-            print(f"warning: no document fell into {split}", file=sys.stderr)
     for reason, count in manifest.counters.items():
         print(f"  {reason}: {count:,}")
+
+
+def merge(options: Namespace) -> int:
+    """``merge``: join datasets."""
+    from data_prep.merge import merge as merge_datasets
+
+    _report(merge_datasets(options.datasets, options.output))
     return 0
 
 

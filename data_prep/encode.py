@@ -21,6 +21,8 @@ from data_prep.tokenizer.engines import Engine
 from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
 
 PIECE_BYTES = 1 << 20  # a longer document is encoded in pieces, to bound memory
+# what a token begins with
+INSIDE, CHARACTER, WORD = range(3)
 _SPACE_CHARACTERS = "ĠĊĉč▁"  # space, LF, tab, CR as byte-level BPE writes them; Metaspace
 
 
@@ -106,18 +108,19 @@ def _assign(ids, piece_tokens, piece_bytes, sentence_bytes, lengths, out):
 
 
 @compiled
-def _cut_at(ids, start, limit, word_start):
+def _cut_at(ids, start, limit, begins):
     """Where to cut a sentence that starts at ``start`` and is too long: (place, at a word)."""
+    character = start + limit
     for i in range(start + limit, start, -1):
-        if word_start[ids[i]]:
+        if begins[ids[i]] == WORD:
             return i, True
-    return start + limit, False
+        if begins[ids[i]] == CHARACTER and begins[ids[character]] == INSIDE:
+            character = i
+    return character, False
 
 
 @compiled
-def _layout(
-    ids, sentence_ends, document_ends, chosen, word_start, limit, end_id, out, lengths, sizes
-):
+def _layout(ids, sentence_ends, document_ends, chosen, begins, limit, end_id, out, lengths, sizes):
     """Write the chosen documents' tokens, and an end-of-document sentence after each.
 
     out: tokens; lengths: sentence lengths; sizes: (D, 2) sentences and tokens. Returns
@@ -132,7 +135,7 @@ def _layout(
             while chosen[d] and start < stop:
                 cut = stop
                 if stop - start > limit:
-                    cut, whole = _cut_at(ids, start, limit, word_start)
+                    cut, whole = _cut_at(ids, start, limit, begins)
                     cuts += whole
                     word_cuts += not whole
                 for i in range(start, cut):
@@ -167,7 +170,7 @@ class Encoder:
         self.loaded, self.engine, self.segmenter = loaded, engine, segmenter
         self.limit = max_sentence_tokens
         self.dtype = np.dtype(dtype_for(loaded.vocab_size))
-        self._lengths, self._word_start = token_tables(loaded)
+        self._lengths, self._begins = token_tables(loaded)
         self._reference: Tokenizer | None = None
         self.num_forced = 0  # pieces cut inside a word of more than 2 * PIECE_BYTES bytes
 
@@ -245,7 +248,7 @@ class Encoder:
             batch.sentence_ends,
             batch.document_ends,
             chosen,
-            self._word_start,
+            self._begins,
             self.limit,
             self.loaded.end_of_document_id,
             out,
@@ -256,18 +259,34 @@ class Encoder:
 
 
 def token_tables(loaded: LoadedTokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes of each token, whether it starts a word), both (vocab_size,).
+    """(bytes of each token, what it begins with: INSIDE, CHARACTER or WORD), both (vocab_size,).
 
-    A word starts with white space in BPE, and is any token without ``##`` in WordPiece.
+    A word begins with white space in BPE, and is any token without ``##`` in WordPiece. INSIDE is
+    the inside of a character, in byte-level BPE.
     """
     lengths = np.zeros(loaded.vocab_size, np.int64)
-    word_start = np.zeros(loaded.vocab_size, np.bool_)
+    begins = np.full(loaded.vocab_size, CHARACTER, np.uint8)
     added = {t["content"] for t in json.loads(loaded.json_text)["added_tokens"]}
     for token, number in loaded.reference().get_vocab(with_added_tokens=True).items():
         # in byte-level BPE one character stands for one byte
         lengths[number] = len(token.encode()) if token in added else len(token)
         if loaded.kind == WORDPIECE:
-            word_start[number] = not token.startswith("##")
+            is_word = not token.startswith("##")
         else:
-            word_start[number] = token[:1] in _SPACE_CHARACTERS or token[:1].isspace()
-    return lengths, word_start
+            is_word = token[:1] in _SPACE_CHARACTERS or token[:1].isspace()
+        if is_word:
+            begins[number] = WORD
+        elif loaded.kind == BYTE_BPE and token not in added and token[:1] in _CONTINUATIONS:
+            begins[number] = INSIDE
+    return lengths, begins
+
+
+def _byte_characters() -> dict[int, str]:
+    """The characters that byte-level BPE writes bytes as (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {byte: chr(byte) for byte in printable}
+    return table | {byte: chr(256 + number) for number, byte in enumerate(others)}
+
+
+_CONTINUATIONS = frozenset(_byte_characters()[byte] for byte in range(0x80, 0xC0))
