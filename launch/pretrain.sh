@@ -35,6 +35,7 @@ while [ "$CODE" -gt 128 ] && kill -0 "$DEEPSPEED" 2> /dev/null; do
   CODE=$?
 done
 exit "$CODE"
+: << "# end of Python"
 ":"""
 
 import os
@@ -47,3 +48,4 @@ from pipeline.__main__ import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main(["pretrain", *sys.argv[1:]]))
+# end of Python

@@ -41,11 +41,18 @@ def toy_documents(count: int, seed: int) -> list[list[list[int]]]:
 
 @pytest.fixture(scope="session")
 def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset directory of `VOCAB_SIZE` tokens, with held-out documents."""
+    """A dataset directory of `VOCAB_SIZE` tokens w0, w1, ..., with held-out documents."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
     from data_prep.shard import write_dataset
 
     path = tmp_path_factory.mktemp("toy") / "dataset"
     write_dataset(path, toy_documents(60, 0), vocab_size=VOCAB_SIZE, validation=toy_documents(9, 1))
+    vocabulary = {f"w{number}": number for number in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    (path / "tokenizer").mkdir()
+    tokenizer.save(str(path / "tokenizer" / "tokenizer.json"))
     return path
 
 
@@ -87,15 +94,21 @@ def toy_config(tmp_path: Path, toy_run: Callable[[Path], dict[str, Any]]) -> Pat
     return path
 
 
-def free_port() -> int:
-    """A port that nobody listens on just now."""
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """free_port() -> a port that nobody listens on just now."""
+    return _free_port
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
+@pytest.fixture(scope="session")
 def clean_environment() -> dict[str, str]:
-    """This environment without ranks, one thread a process, with our own programs first."""
+    """This environment without ranks, one thread a process, our own programs first."""
     environ = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
     environ["OMP_NUM_THREADS"] = "1"
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
@@ -133,15 +146,15 @@ class Ranks:
 
 
 @pytest.fixture
-def start_ranks() -> Iterator[Callable[..., Ranks]]:
+def start_ranks(clean_environment: dict[str, str]) -> Iterator[Callable[..., Ranks]]:
     """start_ranks(2, script, *arguments) -> Ranks; what is left is killed afterwards."""
     started: list[subprocess.Popen[str]] = []
 
     def start(size: int, script: Path, *arguments: object) -> Ranks:
-        port = free_port()
+        port = _free_port()
         ranks = []
         for rank in range(size):
-            environ = clean_environment() | {
+            environ = clean_environment | {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(size),

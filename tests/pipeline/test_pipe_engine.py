@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,15 +20,28 @@ from pipeline.checkpoint import load_model_weights
 from pipeline.config import load_config
 from pipeline.engine_config import check_deepspeed_entries, deepspeed_config
 from pipeline.errors import ConfigError
+from pipeline.metrics_file import read_metrics
 from pipeline.preflight import check_run
 from pipeline.resolve import BatchPlan
 from pipeline.sampler import batch_samples, step_samples
 from pipeline.schedule import schedule
 
 WORKER = Path(__file__).with_name("worker_engine.py")
+PRETRAIN = Path(__file__).parents[2] / "launch" / "pretrain.sh"
 NUM_STEPS, POISONED_STEP = 6, 3
+NUM_MORE = 2
+"""Steps after the checkpoint, by another number of ranks."""
 FP32 = ("fp32-0", "fp32-1", "fp32-2")
 BF16 = ("bf16-1", "bf16-2")
+
+
+class Reference(NamedTuple):
+    losses: list[float]
+    norms: list[float]
+    weights: dict[str, torch.Tensor]
+    """After NUM_STEPS."""
+    later_weights: dict[str, torch.Tensor]
+    """After NUM_MORE more."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +62,7 @@ def exact_yaml(tmp_path_factory, toy_run):
 
 @pytest.fixture(scope="module")
 def reference(exact_yaml):
-    """(losses, gradient norms, final state dict) of plain AdamW, whole batches, one process."""
+    """Plain AdamW on whole batches in one process."""
     plan = check_run(load_config(exact_yaml), 1)
     config = plan.config
     torch.manual_seed(config.seed)
@@ -66,7 +81,9 @@ def reference(exact_yaml):
         eps=1e-4,
     )
     losses, norms = [], []
-    for step in range(NUM_STEPS):
+    for step in range(NUM_STEPS + NUM_MORE):
+        if step == NUM_STEPS:
+            trained = {name: value.clone() for name, value in model.state_dict().items()}
         contexts = plan.source.sample(config.seed, step_samples(step, 8))
         batch = plan.source.batch(contexts)
         loss = total_loss(model(batch).losses, batch.counts)
@@ -79,7 +96,7 @@ def reference(exact_yaml):
             group["lr"] = now.parser_learning_rate if group["parser"] else now.learning_rate
         if step != POISONED_STEP:
             optimizer.step()
-    return losses, norms, model.state_dict()
+    return Reference(losses, norms, trained, model.state_dict())
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +136,7 @@ def test_the_batches_are_hard_ones(exact_yaml):
 @pytest.mark.dist
 @pytest.mark.parametrize("case", FP32)
 def test_fp32_is_plain_adamw(case, trained, reference):
-    losses, norms, weights = reference
+    losses, norms = reference.losses[:NUM_STEPS], reference.norms[:NUM_STEPS]
     (rank_0, _), _ = trained[case]
     applied = [step != POISONED_STEP for step in range(NUM_STEPS)]
     assert [seen[0] for seen in rank_0["steps"]] == applied
@@ -129,7 +146,7 @@ def test_fp32_is_plain_adamw(case, trained, reference):
         if was_applied:
             assert metrics["loss"] == pytest.approx(loss, abs=1e-5)
             assert norm == pytest.approx(expected, rel=1e-4)
-    for name, value in weights.items():
+    for name, value in reference.weights.items():
         torch.testing.assert_close(rank_0["parameters"][name], value, atol=1e-5, rtol=0)
     assert max(norms) > 0.2  # clipping was at work
 
@@ -158,7 +175,7 @@ def test_ranks_agree_and_metrics_are_global(case, trained):
 def test_bf16_stays_near_fp32(case, trained, reference):
     (rank_0, _), _ = trained[case]
     losses = [seen[3]["loss"] for seen in rank_0["steps"]]
-    for step, (loss, expected) in enumerate(zip(losses, reference[0], strict=True)):
+    for step, (loss, expected) in enumerate(zip(losses, reference.losses, strict=False)):
         if step != POISONED_STEP:
             assert loss == pytest.approx(expected, abs=0.1)
     assert all(value.isfinite().all() for value in rank_0["parameters"].values())
@@ -178,6 +195,31 @@ def test_weights_of_a_checkpoint_are_the_models(case, trained):
     from gpst.config import config_from_dict
 
     build_model(config_from_dict(config["model"])).load_state_dict(weights, strict=True)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("case", "stage"), [("fp32-1", 2), ("fp32-2", 1), ("bf16-1", 2)])
+def test_one_rank_goes_on_from_two(case, stage, trained, reference, exact_yaml, start_ranks):
+    """The checkpoint of two ranks, converted unasked: same batches, moments carried over."""
+    _, folder = trained[case]
+    run_dir = folder.with_name(f"{case}-on-one")
+    shutil.copytree(folder / "checkpoints", run_dir / "checkpoints")
+    precision = case.split("-")[0]
+    overrides = (
+        f"run_dir={run_dir}",
+        f"engine.zero_stage={stage}",
+        f"engine.precision={precision}",
+    )
+    ((code, _, err),) = start_ranks(1, PRETRAIN, "--config", exact_yaml, *overrides).finish()
+    assert code == 0, err
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [7, 8]
+    if precision == "fp32":
+        losses = [line["loss"] for line in lines]
+        assert losses == pytest.approx(reference.losses[NUM_STEPS:], abs=1e-5)
+        for name, value in load_model_weights(run_dir)[1].items():
+            torch.testing.assert_close(value, reference.later_weights[name], atol=1e-5, rtol=0)
+    assert not list((run_dir / "checkpoints").glob(".*"))  # nothing is left of the conversion
 
 
 PLAN = BatchPlan(global_batch=8, micro_batch=2, accumulation=2, world_size=2)

@@ -11,6 +11,7 @@ import math
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -53,8 +54,9 @@ def train(world: World, run_yaml: str, output: Path, case: str) -> int:
         update, metrics = report.update, report.metrics(world)
         seen.append((update.applied, update.gradient_norm, same, metrics))
     checkpoints = Checkpoints(config.run_dir, config.checkpoint, world)
+    samples = NUM_STEPS * plan.batches.global_batch
     state = first_state(config, source.fingerprint, world.size)
-    checkpoints.save(engine, state)
+    checkpoints.save(engine, replace(state, step=NUM_STEPS, samples=samples, skipped_steps=1))
     torch.save({"steps": seen, "parameters": parameters(engine)}, output / case / rank_file(world))
     engine.close()
     return 0

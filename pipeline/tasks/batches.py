@@ -1,0 +1,17 @@
+"""Which texts share a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Positions, shortest first, in groups of at most `batch_tokens` once padded (at least one)."""
+    group: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda n: lengths[n]):
+        if group and (len(group) + 1) * lengths[number] > batch_tokens:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group

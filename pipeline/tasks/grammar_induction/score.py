@@ -1,0 +1,132 @@
+"""Unlabelled F1 of predicted trees, as Kim et al. (2019) measure it, and what is told beside it.
+
+Spans of one word and the whole sentence do not count. Sentences of one word are left out. Where no
+gold span is left, recall is 1, and precision is 1 too when the prediction has none either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pipeline.errors import DataError
+from pipeline.treebank import GoldTree
+
+Span = tuple[int, int]
+LENGTHS = (10, 20, 40)
+LABELS = ("NP", "VP", "PP", "SBAR", "ADJP", "ADVP")
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    """A sentence's agreement; shares between 0 and 1."""
+
+    num_words: int
+    num_gold: int
+    num_predicted: int
+    num_common: int
+
+    @property
+    def precision(self) -> float:
+        if self.num_predicted:
+            return self.num_common / self.num_predicted
+        return 1.0 if self.num_gold == 0 else 0.0
+
+    @property
+    def recall(self) -> float:
+        return self.num_common / self.num_gold if self.num_gold else 1.0
+
+    @property
+    def f1(self) -> float:
+        return harmonic(self.precision, self.recall)
+
+
+@dataclass(frozen=True)
+class TreeScores:
+    """Scores of a treebank in percent."""
+
+    num_sentences: int
+    """Those of two words and more."""
+    sentence_f1: float
+    """Mean of the sentences' F1: the number that papers report."""
+    corpus_f1: float
+    """F1 of all spans together."""
+    corpus_precision: float
+    corpus_recall: float
+    f1_by_length: dict[str, float | None]
+    """Sentence F1 of sentences of at most so many words; None where there is none."""
+    recall_by_label: dict[str, float | None]
+    """Share of the gold spans with a label that were found; None where there is none."""
+    gold_by_label: dict[str, int]
+
+
+def harmonic(precision: float, recall: float) -> float:
+    """F1; 0 where both are 0."""
+    total = precision + recall
+    return 2.0 * precision * recall / total if total else 0.0
+
+
+def score_sentence(gold: GoldTree, predicted: Collection[Span]) -> SentenceScore:
+    """Compares the spans that count."""
+    size = len(gold.words)
+    mine = {(i, j) for i, j in predicted if i < j and (i, j) != (0, size - 1)}
+    theirs = gold.spans()
+    return SentenceScore(size, len(theirs), len(mine), len(mine & theirs))
+
+
+def score_trees(gold: Sequence[GoldTree], predicted: Sequence[Collection[Span]]) -> TreeScores:
+    """Scores a treebank.
+
+    Args:
+        predicted: the spans of each sentence's tree, over the same words.
+    Raises:
+        DataError: other numbers of sentences, or no sentence of two words and more.
+    """
+    if len(gold) != len(predicted):
+        raise DataError(f"{len(predicted)} trees were predicted for {len(gold)} sentences")
+    pairs = [(g, p) for g, p in zip(gold, predicted, strict=True) if len(g.words) > 1]
+    if not pairs:
+        raise DataError("trees: no sentence has two words or more; nothing can be scored")
+    scores = [score_sentence(g, p) for g, p in pairs]
+    common = sum(score.num_common for score in scores)
+    precision = _share(common, sum(score.num_predicted for score in scores))
+    recall = _share(common, sum(score.num_gold for score in scores))
+    counts, found = _by_label(pairs)
+    return TreeScores(
+        num_sentences=len(scores),
+        sentence_f1=_mean_f1(scores) or 0.0,
+        corpus_f1=100.0 * harmonic(precision, recall),
+        corpus_precision=100.0 * precision,
+        corpus_recall=100.0 * recall,
+        f1_by_length={
+            str(n): _mean_f1([score for score in scores if score.num_words <= n]) for n in LENGTHS
+        },
+        recall_by_label={
+            label: 100.0 * found[label] / counts[label] if counts[label] else None
+            for label in LABELS
+        },
+        gold_by_label={label: counts[label] for label in LABELS},
+    )
+
+
+def _mean_f1(scores: Sequence[SentenceScore]) -> float | None:
+    return 100.0 * sum(score.f1 for score in scores) / len(scores) if scores else None
+
+
+def _share(part: int, whole: int) -> float:
+    """Nothing to find or nothing said counts as all right, as for a single sentence."""
+    return part / whole if whole else 1.0
+
+
+def _by_label(
+    pairs: Sequence[tuple[GoldTree, Collection[Span]]],
+) -> tuple[Counter[str], Counter[str]]:
+    counts: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for gold, predicted in pairs:
+        spans = set(predicted)
+        for span, label in gold.labelled_spans():
+            counts[label] += 1
+            found[label] += span in spans
+    return counts, found

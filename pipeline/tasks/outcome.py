@@ -1,0 +1,90 @@
+"""What a task leaves: results.json, predictions.jsonl, and a table on the terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import write_atomically
+from pipeline.config import REPOSITORY
+from pipeline.errors import DataError
+from pipeline.state import git_revision
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The files of one evaluation."""
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: str | Path) -> Outcome:
+        """Makes the folder, before the work starts.
+
+        Raises:
+            DataError: it cannot be made.
+        """
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"--output {path}: cannot be made ({error.strerror}); give another folder"
+            ) from None
+        return cls(path)
+
+    def write(self, results: dict[str, Any], predictions: Iterable[dict[str, Any]]) -> None:
+        """Writes predictions.jsonl (a line an item), then results.json with the versions.
+
+        Raises:
+            DataError: they cannot be written.
+        """
+        lines = [json.dumps(item, ensure_ascii=False) for item in predictions]
+        whole = {**results, "git_revision": git_revision(REPOSITORY), "versions": _versions()}
+        text = json.dumps(whole, indent=2, ensure_ascii=False)
+        try:
+            write_atomically(
+                self.folder / "predictions.jsonl", "".join(line + "\n" for line in lines).encode()
+            )
+            write_atomically(self.folder / "results.json", (text + "\n").encode())
+        except OSError as error:
+            raise DataError(f"--output {self.folder}: {error.strerror}") from None
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """SHA-256 over the contents of files, in the given order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:
+    """Rows under a header; numbers with one digit on the right, None as "-"."""
+    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
+    lines = []
+    for number, row in enumerate(cells):
+        first = row[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([first, *rest]).rstrip())
+        if number == 0:
+            lines.append("  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return str(value)

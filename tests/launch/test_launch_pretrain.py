@@ -1,0 +1,120 @@
+"""launch/pretrain.sh as users start it: deepspeed, bash, python, torchrun; from anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.metrics_file import read_metrics
+
+PRETRAIN = Path(__file__).parents[2] / "launch" / "pretrain.sh"
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def environ(clean_environment):
+    """Two CPU ranks under deepspeed."""
+    return clean_environment | {"LOCAL_SIZE": "2", "PYTHONPATH": ""}
+
+
+@pytest.fixture
+def run(environ, tmp_path):
+    """run(*command) -> the finished process, started in a folder that is not the repository's."""
+
+    def start(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*map(str, command)],
+            env=environ | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return start
+
+
+def port(free_port) -> str:
+    return f"--master_port={free_port()}"
+
+
+@pytest.mark.dist
+def test_deepspeed_starts_the_script_literally(run, toy_config, tmp_path, free_port):
+    done = run("deepspeed", port(free_port), PRETRAIN, "--config", toy_config, "train.num_steps=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "done: 2 steps" in done.stdout
+    shards = (tmp_path / "run" / "checkpoints" / "step-000000002").glob("*_optim_states.pt")
+    assert len(list(shards)) == 2  # it ran on two ranks
+
+
+@pytest.mark.dist
+def test_deepspeed_ends_with_the_code_and_the_line_of_a_user_error(run, toy_config, free_port):
+    done = run("deepspeed", port(free_port), PRETRAIN, "--config", toy_config, "train.num_stepz=2")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "did you mean train.num_steps?" in done.stderr
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.dist
+def test_bash_starts_deepspeed_and_passes_sigterm_on(toy_config, tmp_path, environ, free_port):
+    options = {"DEEPSPEED_ARGS": port(free_port)}
+    command = ["bash", str(PRETRAIN), "--config", str(toy_config), "train.num_steps=100000"]
+    with subprocess.Popen(
+        command,
+        env=environ | options,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            deadline = time.monotonic() + 90
+            while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
+                assert time.monotonic() < deadline
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, out + err
+    assert "stopped by SIGTERM at step " in out
+    assert (tmp_path / "run" / "checkpoints" / "latest").exists()
+
+
+@pytest.mark.dist
+def test_torchrun_starts_the_script(run, toy_config, free_port):
+    torchrun = [BIN / "torchrun", "--nproc-per-node=2", port(free_port)]
+    done = run(*torchrun, PRETRAIN, "--config", toy_config, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "2 a micro-batch x 2 accumulated x 2 ranks" in done.stdout
+
+
+def test_python_starts_one_rank(run, toy_config):
+    done = run(sys.executable, PRETRAIN, "--config", toy_config, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "x 1 ranks" in done.stdout
+
+
+def test_executable_prints_the_config_without_starting_ranks(run, toy_config):
+    done = run(PRETRAIN, "--config", toy_config, "--print-config")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "num_steps: 8" in done.stdout
+
+
+def test_the_script_is_small_and_starts_nothing_twice():
+    lines = PRETRAIN.read_text().splitlines()
+    assert len(lines) < 60
+    assert os.access(PRETRAIN, os.X_OK)
+    assert subprocess.run(["bash", "-n", str(PRETRAIN)], check=True).returncode == 0
+    compile("\n".join(lines), str(PRETRAIN), "exec")

@@ -1,0 +1,241 @@
+"""Folders of checkpoints: whole or refused by name; published, kept and removed safely."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pipeline import checkpoint_files
+from pipeline.checkpoint_files import (
+    list_checkpoints,
+    newest_whole,
+    publish,
+    remove_leftovers,
+    remove_old,
+    set_aside,
+    step_name,
+    verify,
+    whole_checkpoint,
+)
+from pipeline.config import load_config
+from pipeline.errors import CheckpointError, ConfigError
+from pipeline.state import (
+    TrainerState,
+    check_same_run,
+    first_state,
+    git_revision,
+    resumed_state,
+)
+
+
+@pytest.fixture
+def state(toy_config):
+    return first_state(load_config(toy_config), "f" * 64, 2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run" / "checkpoints"
+
+
+def at(state: TrainerState, step: int) -> TrainerState:
+    return replace(state, step=step, samples=8 * step, tokens=100 * step)
+
+
+def write(folder, state, step):
+    """Publishes a checkpoint of two files of 1,000 bytes."""
+    staged = folder / f".saving-{step}"
+    staged.mkdir(parents=True)
+    for name in ("a.pt", "b.pt"):
+        (staged / name).write_bytes(bytes([step % 256]) * 1000)
+    final = folder / step_name(step)
+    publish(staged, final, at(state, step))
+    return final
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_published_checkpoint_is_whole_and_latest(folder, state):
+    final = write(folder, state, 100)
+    assert final.name == "step-000000100"
+    assert names(folder) == ["latest", "step-000000100"]
+    assert (folder / "latest").read_text() == "step-000000100\n"
+    assert verify(final) == at(state, 100)
+    assert whole_checkpoint(final) == (final, at(state, 100))
+
+
+def test_a_checkpoint_replaces_a_refused_one_of_its_step(folder, state):
+    final = write(folder, state, 2)
+    (final / "a.pt").write_bytes(b"torn")
+    write(folder, state, 2)
+    assert verify(final).step == 2
+    assert names(folder) == ["latest", "step-000000002"]
+
+
+def truncate(final):
+    os.truncate(final / "a.pt", 500)
+
+
+def flip(final):
+    data = bytearray((final / "b.pt").read_bytes())
+    data[500] ^= 4
+    (final / "b.pt").write_bytes(data)
+
+
+def remove(final):
+    (final / "a.pt").unlink()
+
+
+def swap(final):
+    shutil.copy(final.parent / step_name(1) / "a.pt", final / "a.pt")
+
+
+def forge(final):
+    manifest = json.loads((final / "manifest.json").read_text())
+    del manifest["files"]["a.pt"]
+    (final / "manifest.json").write_text(json.dumps(manifest))
+
+
+def tear(final):
+    os.truncate(final / "manifest.json", 30)
+
+
+def lose_manifest(final):
+    (final / "manifest.json").unlink()
+
+
+def alter_state(final):
+    text = (final / "state.json").read_text()
+    (final / "state.json").write_text(text.replace('"step": 2', '"step": 3'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "a.pt has 500 bytes, not 1000"),
+        (flip, "b.pt was altered"),
+        (remove, "a.pt is missing"),
+        (swap, "a.pt was altered"),
+        (forge, "manifest.json was altered"),
+        (tear, "manifest.json cannot be read"),
+        (lose_manifest, "manifest.json is missing"),
+        (alter_state, "state.json was altered"),
+    ],
+)
+def test_damage_is_found_and_the_one_before_taken(folder, state, damage, words):
+    first, second = write(folder, state, 1), write(folder, state, 2)
+    damage(second)
+    refused = []
+    found = newest_whole(folder, lambda path, error: refused.append((path, str(error))))
+    assert found == (first, at(state, 1))
+    ((path, reason),) = refused
+    assert path == second
+    assert words in reason
+    assert str(second) in reason
+
+
+def test_nothing_whole_is_an_error_and_nothing_at_all_is_not(folder, state):
+    assert newest_whole(folder.parent / "absent", lambda *_: None) is None
+    truncate(write(folder, state, 1))
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        newest_whole(folder, lambda *_: None)
+
+
+def test_a_run_a_folder_or_a_checkpoint_can_be_named(folder, state):
+    final = write(folder, state, 7)
+    for path in (folder.parent, folder, final):
+        assert whole_checkpoint(path)[0] == final
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        whole_checkpoint(folder.parent.parent / "other")
+
+
+def test_refused_checkpoints_are_set_aside(folder, state):
+    second = [write(folder, state, step) for step in (1, 2)][1]
+    assert set_aside(second).name == "refused-step-000000002"
+    assert [path.name for path in list_checkpoints(folder)] == ["step-000000001"]
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_every", "kept"),
+    [(1, None, [60]), (2, None, [50, 60]), (1, 20, [20, 40, 60]), (2, 40, [40, 50, 60])],
+)
+def test_retention(folder, state, keep_last, keep_every, kept):
+    for step in range(10, 70, 10):
+        write(folder, state, step)
+    remove_old(folder, keep_last, keep_every)
+    assert [path.name for path in list_checkpoints(folder)] == [step_name(k) for k in kept]
+
+
+def test_kill_while_publishing_leaves_the_old_ones(folder, state, monkeypatch):
+    """Whatever the operation at which it ends, an old or the new checkpoint is found."""
+    write(folder, state, 1)
+    for count in range(1, 6):
+        done = []
+
+        def killed_at(name, done=done, count=count):
+            real = getattr(checkpoint_files, name)
+
+            def operation(*arguments):
+                done.append(name)
+                if len(done) == count:
+                    raise KeyboardInterrupt
+                return real(*arguments)
+
+            return operation
+
+        with monkeypatch.context() as patch:
+            for name in ("write_atomically", "sync_files", "sync_directory"):
+                patch.setattr(checkpoint_files, name, killed_at(name))
+            with pytest.raises(KeyboardInterrupt):
+                write(folder, state, 2)
+        found = newest_whole(folder, lambda *_: pytest.fail("a half checkpoint has a name"))
+        assert found is not None
+        assert found[0].name in (step_name(1), step_name(2))
+        remove_leftovers(folder)
+        assert not list(folder.glob(".*"))
+        shutil.rmtree(folder / step_name(2), ignore_errors=True)
+
+
+def test_state_is_read_back_and_checked(state):
+    assert TrainerState.from_dict(json.loads(json.dumps(at(state, 3).to_dict()))) == at(state, 3)
+    with pytest.raises(CheckpointError, match="version 99"):
+        TrainerState.from_dict({**state.to_dict(), "state_version": 99})
+    with pytest.raises(CheckpointError, match="mood"):
+        TrainerState.from_dict({**state.to_dict(), "mood": "good"})
+
+
+def test_resumed_state_has_the_counters_of_then_and_the_rest_of_now(state):
+    saved = replace(at(state, 5), skipped_steps=2, world_size=9)
+    assert resumed_state(saved, state) == replace(at(state, 5), skipped_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.composition.dim=32", ["model.composition.dim", "32", "16"]),
+        ("seed=5", ["seed", "5", "0"]),
+        ("train.global_batch_contexts=16", ["train.global_batch_contexts", "16", "8"]),
+        ("data.context_tokens=16", ["data.context_tokens"]),
+    ],
+)
+def test_another_run_is_not_resumed(toy_config, state, tmp_path, override, words):
+    with pytest.raises(ConfigError) as caught:
+        check_same_run(state, load_config(toy_config, [override]), "f" * 64, tmp_path)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_other_lengths_and_rates_may_follow(toy_config, state, tmp_path):
+    changed = ["train.num_steps=99", "optim.learning_rate=1", "train.stop_at_step=3"]
+    check_same_run(state, load_config(toy_config, changed), "f" * 64, tmp_path)
+    with pytest.raises(ConfigError, match="fingerprint"):
+        check_same_run(state, load_config(toy_config, changed), "e" * 64, tmp_path)
+
+
+def test_git_revision_is_a_commit_or_nothing(tmp_path):
+    assert git_revision(tmp_path) == ""
