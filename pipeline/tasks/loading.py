@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +53,18 @@ def load_model(path: str | Path, device: str | None = None) -> LoadedModel:
 
 
 def _exported(path: Path) -> tuple[nn.Module, Tokenizer]:
-    raise DataError(f"--model {path}: exported models cannot be read yet; give a checkpoint")
+    from gpst.hf.files import ModelFolderError, open_model
+
+    try:
+        folder = open_model(path)
+        return folder.model(), folder.codec().tokenizer
+    except ModelFolderError as error:
+        raise DataError(f"--model: {error}") from None
 
 
 def _checkpoint(path: Path) -> tuple[nn.Module, Tokenizer]:
     from gpst.config import config_from_dict
+    from gpst.hf.codec import Codec
     from gpst.model import build_model
     from pipeline.checkpoint import load_model_weights
 
@@ -65,28 +73,15 @@ def _checkpoint(path: Path) -> tuple[nn.Module, Tokenizer]:
     model.load_state_dict(weights)
     data = config["data"]
     folder = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
-    return model, read_tokenizer(folder / "tokenizer.json")
-
-
-def read_tokenizer(file: Path) -> Tokenizer:
-    """The tokenizer of a tokenizer.json.
-
-    Raises:
-        DataError: it is not there, or not one.
-    """
-    if not file.is_file():
+    if not (folder / "tokenizer.json").is_file():
         raise DataError(
-            f"tokenizer {file}: no such file; export the model, which brings its tokenizer along"
+            f"--model {path}: the run's tokenizer is not where it was ({folder}/tokenizer.json); "
+            "run from the same folder, or give the exported model, which brings it along"
         )
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the tokenizers library raises bare Exceptions
-        raise DataError(f"tokenizer {file}: {' '.join(str(error).split())}") from None
+    return model, Codec.load(folder).tokenizer
 
 
 def _fingerprint(model: nn.Module) -> str:
-    import hashlib
-
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())

@@ -40,6 +40,9 @@ class Options:
     sync: bool = option(True, "compare hypotheses word by word; no: action by action")
     punctuation: bool = option(False, "keep punctuation, which is told by its tags")
     lower: bool = option(True, "lower-case the words")
+    leading_space: bool = option(
+        True, "read sentences as inside a text, after a space; no: as documents of their own"
+    )
     max_sentences: int | None = option(None, "only the first so many trees, for a quick look")
     batch_tokens: int = option(2048, "tokens parsed at once")
     num_random: int = option(5, "random baselines, seeds 0, 1, ...")
@@ -181,7 +184,7 @@ def _parse(
     from pipeline.tasks.grammar_induction.parse import parse, to_pieces
 
     sentences = [
-        to_pieces(tree.words, loaded.tokenizer, f"sentence {number}")
+        to_pieces(tree.words, loaded.tokenizer, f"sentence {number}", options.leading_space)
         for number, tree in enumerate(gold, 1)
     ]
     spans: list[list[Span]] = [[] for _ in gold]

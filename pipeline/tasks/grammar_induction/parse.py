@@ -34,15 +34,20 @@ class Sentence:
         return [a == b for a, b in zip(self.word_of, self.word_of[1:], strict=False)] + [False]
 
 
-def to_pieces(words: Sequence[str], tokenizer: Tokenizer, place: str) -> Sentence:
+def to_pieces(
+    words: Sequence[str], tokenizer: Tokenizer, place: str, leading_space: bool = False
+) -> Sentence:
     """Tokenizes the words, joined by spaces, and finds the word of each token.
 
+    Args:
+        leading_space: read them as a sentence inside a text, not as its first one.
     Raises:
         DataError: a word without tokens of its own, so that no tree over the words exists.
     """
-    text = " ".join(words)
+    text = " " * leading_space + " ".join(words)
     encoding = tokenizer.encode(text, add_special_tokens=False)
-    word_at = np.cumsum([sign == " " for sign in text])  # a space belongs to the word after it
+    word_at = np.cumsum([sign == " " for sign in text]) - leading_space
+    # A space belongs to the word after it.
     word_of = []
     for start, end in encoding.offsets:
         first = int(word_at[start])
