@@ -76,8 +76,9 @@ class TrainConfig:
     """Contexts in an optimizer step over all ranks."""
     micro_batch_contexts_per_rank: int = 4
     """Contexts in one forward pass of a rank; bounds memory, changes no result."""
-    stop_at_step: int | None = None
-    """Save a checkpoint and end after this many steps, as a time limit would."""
+    stop_at_step: int | Literal["half"] | None = None
+    """Save a checkpoint and end after this many steps, as a time limit would; half of num_steps
+    by the word "half"."""
     clip_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
     max_nonfinite_steps: int = 10
@@ -89,8 +90,16 @@ class TrainConfig:
         for name in (*sizes, "max_nonfinite_steps"):
             require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), ">= 1")
         stop = self.stop_at_step
-        require(stop is None or stop >= 1, "train.stop_at_step", stop, ">= 1 or null")
+        ok = stop is None or stop == "half" or stop >= 1
+        require(ok, "train.stop_at_step", stop, ">= 1 or null, or half")
         require_number("train.clip_norm", self.clip_norm, low=0.0)
+
+    @property
+    def last_step(self) -> int:
+        """Steps after which this start of the run ends."""
+        if self.stop_at_step == "half":
+            return max(1, self.num_steps // 2)
+        return min(self.num_steps, self.stop_at_step or self.num_steps)
 
 
 @dataclass(frozen=True)
