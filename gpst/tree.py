@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Tree:
@@ -146,55 +144,32 @@ class Tree:
         return "\n".join(lines)
 
     def contract(self, groups: Sequence[int]) -> Tree:
-        """The tree over groups of neighbouring tokens (word pieces of words).
-
-        Nodes inside a group vanish; a node that cuts a group is widened to the whole of it, and
-        what then repeats is dropped, so that the result may lose nodes only where the tree
-        crosses words; missing ones are restored left-branching.
+        """The tree over groups of neighbouring tokens (words instead of their pieces).
 
         Args:
             groups: (n,) the group of each token: 0, 0, 1, 2, 2, ..., rising by at most one.
+        Raises:
+            ValueError: groups that do not rise so, or one that is not a constituent.
+
+        >>> Tree(3, ((0, 0), (1, 1), (0, 1), (2, 2), (0, 2))).contract([0, 0, 1]).spans
+        ((0, 0), (1, 1), (0, 1))
         """
-        group = np.asarray(groups)
-        count = int(group[-1]) + 1
-        wide = {(int(group[i]), int(group[j])) for i, j in self.spans}
-        kept: list[tuple[int, int]] = []
-        for span in sorted(wide, key=lambda s: s[0] - s[1]):
-            if all(not _crosses(span, other) for other in kept):
-                kept.append(span)
-        return _binarise(count, set(kept))
-
-
-def _crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[0] <= a[1] < b[1] or b[0] < a[0] <= b[1] < a[1]
-
-
-def _binarise(num_tokens: int, spans: set[tuple[int, int]]) -> Tree:
-    """A binary tree that has all the given (non-crossing) spans; others left-branching."""
-    by_start: dict[int, list[int]] = {}
-    for i, j in spans | {(0, num_tokens - 1)}:
-        by_start.setdefault(i, []).append(j)
-    split_of: dict[tuple[int, int], int] = {}
-    work = [(0, num_tokens - 1)]
-    while work:
-        i, j = work.pop()
-        if i == j:
-            continue
-        parts: list[tuple[int, int]] = []
-        at = i
-        while at <= j:
-            inside = [e for e in by_start.get(at, []) if e <= j and (at, e) != (i, j)]
-            end = max(inside, default=at)
-            parts.append((at, end))
-            at = end + 1
-        for _, end in reversed(parts[:-1]):
-            split_of[i, j if end == parts[-2][1] else _next_end(parts, end)] = end
-        work += parts
-    return Tree.from_splits(num_tokens, split_of)
-
-
-def _next_end(parts: list[tuple[int, int]], end: int) -> int:
-    return next(e for s, e in parts if s == end + 1)
+        steps = [b - a for a, b in zip([-1, *groups], groups, strict=False)]
+        if len(groups) != self.num_tokens or steps[0] != 1 or not set(steps) <= {0, 1}:
+            raise ValueError(f"{list(groups)} does not group {self.num_tokens} tokens in order")
+        first = {group: token for token, group in reversed(list(enumerate(groups)))}
+        last = {group: token for token, group in enumerate(groups)}
+        for group in first:
+            if (first[group], last[group]) not in self.spans:
+                raise ValueError(
+                    f"tokens {first[group]}..{last[group]} (group {group}) are no constituent"
+                )
+        kept = [
+            (groups[i], groups[j])
+            for i, j in self.spans
+            if i == first[groups[i]] and j == last[groups[j]]
+        ]
+        return Tree(len(last), tuple(kept))
 
 
 def left_branching(num_tokens: int) -> Tree:

@@ -1,0 +1,265 @@
+"""`from gpst import GPST`: an exported model with its tokenizer, for text in and results out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from gpst import model as core
+from gpst.hf.codec import Codec, Sentence
+from gpst.hf.files import ModelFolderError, open_model
+from gpst.search.batches import batches, search_texts
+from gpst.search.generate import Generation, Sampling, generate
+from gpst.search.inside import inside_parse
+from gpst.tree import Tree
+
+Method = Literal["inside", "left-to-right"]
+_INSIDE_SENTENCES = 256
+
+
+@dataclass(frozen=True)
+class ParsedSentence:
+    """A sentence and its tree over words."""
+
+    words: list[str]
+    tree: Tree
+    log_p: float | None = None
+    """log p(tokens, tree) of left-to-right parsing, nats."""
+
+    def __str__(self) -> str:
+        return self.tree.brackets(self.words)
+
+    def picture(self) -> str:
+        """The tree drawn with characters."""
+        return self.tree.picture(self.words)
+
+
+@dataclass(frozen=True)
+class Constituent:
+    """A constituent of a sentence and its vector."""
+
+    text: str
+    span: tuple[int, int]
+    """First and last word."""
+    vector: np.ndarray
+    """(D,) the inside vector."""
+
+
+@dataclass(frozen=True)
+class WordSurprisal:
+    """-log2 p(word | words before it), the sum over its tokens, in bits."""
+
+    word: str
+    bits: float
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """A continuation of a prompt."""
+
+    text: str
+    """The new text."""
+    sentences: list[ParsedSentence]
+    """Prompt and continuation, over tokens where a word is not one constituent."""
+    log_p: float
+
+
+class GPST:
+    """A trained model and its tokenizer.
+
+    >>> model = GPST.from_pretrained("runs/demo/export")        # doctest: +SKIP
+    >>> print(model.parse("the old man the boats"))             # doctest: +SKIP
+    """
+
+    def __init__(
+        self, model: core.GPST, codec: Codec, final_tokens: Sequence[int], end_token: int | None
+    ):
+        self.model = model.eval()
+        self.codec = codec
+        self.final_tokens = frozenset(final_tokens)
+        self.end_token = end_token
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, device: str | torch.device | None = None) -> GPST:
+        """Loads a folder that `launch/convert.sh to-hf` has made.
+
+        Args:
+            device: a GPU when there is one, by default.
+        Raises:
+            ModelFolderError: it is not such a folder, is damaged, or holds a GPT-2 baseline.
+        """
+        opened = open_model(folder)
+        model = opened.model()
+        if not isinstance(model, core.GPST):
+            raise ModelFolderError(f"{folder} holds a GPT-2 baseline, which has no trees")
+        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(model.to(chosen), opened.codec(), opened.final_tokens, opened.end_token)
+
+    def parse(
+        self, text: str, method: Method = "inside", *, beam: int = 20, sync: bool = True
+    ) -> ParsedSentence:
+        """The tree over the words of one sentence, see `parse_all`."""
+        return self.parse_all([text], method, beam=beam, sync=sync)[0]
+
+    def parse_all(
+        self,
+        texts: Sequence[str],
+        method: Method = "inside",
+        *,
+        beam: int = 20,
+        sync: bool = True,
+        on_done: Callable[[int], None] | None = None,
+    ) -> list[ParsedSentence]:
+        """Trees over the words of sentences; the pieces of a word form one constituent.
+
+        Args:
+            method: `inside`: the composition model, which sees the whole sentence; `left-to-right`:
+                the generative model, by word-level search.
+            beam, sync: of the search.
+            on_done: hears after each batch how many sentences it had.
+        Raises:
+            ValueError: an empty sentence, one longer than the model's context, unknown method.
+        """
+        sentences = [self._sentence(text) for text in texts]
+        if method == "inside":
+            return self._parse_inside(sentences, on_done)
+        if method != "left-to-right":
+            raise ValueError(f"method: {method!r} is not allowed; inside or left-to-right")
+        results = search_texts(
+            self.model,
+            [[s.tokens] for s in sentences],
+            beam=beam,
+            sync=sync,
+            inner=[[s.inner] for s in sentences],
+            on_done=on_done,
+        )
+        best = [result.parses[0] for result in results]
+        return [
+            ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p)
+            for s, p in zip(sentences, best, strict=True)
+        ]
+
+    def _sentence(self, text: str) -> Sentence:
+        sentence = self.codec.sentence(text)
+        limit = self.model.config.max_context_tokens
+        if len(sentence.tokens) > limit:
+            raise ValueError(
+                f"a sentence has {len(sentence.tokens)} tokens, but the model takes {limit}: "
+                f"{text[:60]!r} ..."
+            )
+        return sentence
+
+    def _parse_inside(
+        self, sentences: Sequence[Sentence], on_done: Callable[[int], None] | None
+    ) -> list[ParsedSentence]:
+        found: dict[int, ParsedSentence] = {}
+        for batch in batches([len(s.tokens) for s in sentences], _INSIDE_SENTENCES):
+            own = [sentences[k] for k in batch]
+            parses = inside_parse(self.model, [s.tokens for s in own], [s.inner for s in own])
+            for k, s, parse in zip(batch, own, parses, strict=True):
+                found[k] = ParsedSentence(s.words, parse.tree.contract(s.word_of_token))
+            if on_done is not None:
+                on_done(len(batch))
+        return [found[k] for k in range(len(sentences))]
+
+    def embed(self, text: str) -> list[Constituent]:
+        """The constituents of a sentence's induced tree, words included, in post-order."""
+        sentence = self._sentence(text)
+        [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inner])
+        words = sentence.word_of_token
+        vectors = parse.vectors.float().cpu().numpy()
+        found = []
+        for (i, j), vector in zip(parse.tree.spans, vectors, strict=True):
+            starts = i == 0 or words[i - 1] != words[i]
+            ends = j + 1 == len(words) or words[j + 1] != words[j]
+            if starts and ends:
+                span = words[i], words[j]
+                found.append(
+                    Constituent(" ".join(sentence.words[span[0] : span[1] + 1]), span, vector)
+                )
+        return found
+
+    def surprisal(self, text: str | Sequence[str], *, beam: int = 20) -> list[WordSurprisal]:
+        """The surprisal of each word of a text, by word-level search.
+
+        Args:
+            text: a text, whose sentences are found by simple rules; or its sentences.
+        Raises:
+            ValueError: no words, or a text longer than the model's context.
+        """
+        if isinstance(text, str):
+            sentences = self.codec.sentences(text)
+        else:
+            sentences = [self.codec.sentence(one) for one in text]
+        if not sentences:
+            raise ValueError("the text is empty")
+        [result] = search_texts(self.model, [[s.tokens for s in sentences]], beam=beam)
+        bits = iter(result.surprisals.tolist())
+        found = []
+        for s in sentences:
+            sums = [0.0] * len(s.words)
+            for word in s.word_of_token:
+                sums[word] += next(bits)
+            found += [WordSurprisal(w, b) for w, b in zip(s.words, sums, strict=True)]
+        return found
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        max_new_tokens: int = 50,
+        sampling: Sampling | None = None,
+        num_samples: int = 1,
+        beam: int = 20,
+        sync: bool = True,
+        on_text: Callable[[str], None] | None = None,
+    ) -> list[GeneratedText]:
+        """Continues a prompt; see `gpst.search.generate.generate`.
+
+        Args:
+            prompt: may be empty. Its sentences are found by simple rules.
+            sampling: None searches for the most probable continuation.
+            on_text: hears pieces of the first sample's text as they are drawn.
+        """
+        sentences = self.codec.sentences(prompt) if prompt.strip() else []
+        heard: list[int] = []
+        told = 0
+
+        def hear(sample: int, token: int) -> None:
+            nonlocal told
+            if sample == 0 and on_text is not None:
+                heard.append(token)
+                text = self.codec.decode(heard)
+                if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+                    on_text(text[told:])
+                    told = len(text)
+
+        found = generate(
+            self.model,
+            [s.tokens for s in sentences],
+            max_new_tokens=max_new_tokens,
+            final_tokens=self.final_tokens,
+            end_token=self.end_token,
+            sampling=sampling,
+            num_samples=num_samples,
+            beam=beam,
+            sync=sync,
+            on_token=hear if on_text is not None else None,
+        )
+        return [self._generated(one) for one in found]
+
+    def _generated(self, one: Generation) -> GeneratedText:
+        sentences = [
+            ParsedSentence([self._piece(token) for token in tokens], tree)
+            for tokens, tree in zip(one.sentences, one.trees, strict=True)
+        ]
+        return GeneratedText(self.codec.decode(one.tokens), sentences, one.log_p)
+
+    def _piece(self, token: int) -> str:
+        text = self.codec.decode([token]).strip()
+        return text or (self.codec.tokenizer.id_to_token(token) or str(token)).strip("ĠĊ") or "_"

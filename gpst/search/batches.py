@@ -1,0 +1,58 @@
+"""Batches of similar length, formed so that little is padded; results come in the given order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gpst.model import GPST
+from gpst.search.parse import TextResult, search_text
+from gpst.search.text import Context, Inner
+
+_CPU_ROWS, _GPU_ROWS = 256, 8192
+
+
+def batches(lengths: Sequence[int], max_items: int) -> Iterator[list[int]]:
+    """Numbers of items, longest first, at most `max_items` together and none under half as long."""
+    order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
+    batch: list[int] = []
+    for k in order:
+        if batch and (len(batch) == max_items or 2 * lengths[k] < lengths[batch[0]]):
+            yield batch
+            batch = []
+        batch.append(k)
+    if batch:
+        yield batch
+
+
+def search_texts(
+    model: GPST,
+    contexts: Sequence[Context],
+    *,
+    beam: int = 20,
+    sync: bool = True,
+    inner: Sequence[Inner] | None = None,
+    num_best: int = 1,
+    on_done: Callable[[int], None] | None = None,
+) -> list[TextResult]:
+    """`search_text` for any number of contexts.
+
+    Args:
+        on_done: hears after each batch how many contexts it had.
+    """
+    rows = _CPU_ROWS if model.embedding.weight.device.type == "cpu" else _GPU_ROWS
+    lengths = [sum(len(sentence) for sentence in context) for context in contexts]
+    found: dict[int, TextResult] = {}
+    for batch in batches(lengths, max(1, rows // beam)):
+        own = None if inner is None else [inner[k] for k in batch]
+        results = search_text(
+            model,
+            [contexts[k] for k in batch],
+            beam=beam,
+            sync=sync,
+            inner=own,
+            num_best=num_best,
+        )
+        found.update(zip(batch, results, strict=True))
+        if on_done is not None:
+            on_done(len(batch))
+    return [found[k] for k in range(len(contexts))]
