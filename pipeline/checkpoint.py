@@ -60,7 +60,7 @@ class Checkpoints:
         if self.last == final:
             return final
         staging = self.folder / f".saving-{final.name}"
-        with self._named_failure(final):
+        with self._named_failure(final, staging):
             if self._world.is_main:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 remove_leftovers(self.folder)
@@ -149,16 +149,19 @@ class Checkpoints:
             shutil.rmtree(made, ignore_errors=True)
 
     @contextmanager
-    def _named_failure(self, final: Path) -> Iterator[None]:
+    def _named_failure(self, final: Path, staging: Path) -> Iterator[None]:
         try:
             yield
         except (OSError, RuntimeError) as error:
             # torch reports a full disk as a RuntimeError of its zip writer.
-            if not isinstance(error, OSError) and "writ" not in str(error):
+            torch_writer = ("inline_container", "PytorchStreamWriter")
+            if not isinstance(error, OSError) and not any(w in str(error) for w in torch_writer):
                 raise
+            shutil.rmtree(staging, ignore_errors=True)  # it may be what fills the disk
             reason = " ".join(str(error).split())
             raise CheckpointError(
-                f"checkpoint {final} could not be written: {reason}; earlier checkpoints are whole"
+                f"checkpoint {final} could not be written (is the disk full?): {reason}; earlier "
+                "checkpoints are as they were, and the same command goes on from them"
             ) from error
 
 

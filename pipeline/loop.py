@@ -45,7 +45,7 @@ class Trainer:
             CheckpointError: a checkpoint cannot be written.
         """
         train = self._config.train
-        last = min(train.num_steps, train.stop_at_step or train.num_steps)
+        last = train.last_step
         started_at = self.state.step
         while self.state.step < last:
             if self.world.any(self.world.stop.requested):

@@ -78,24 +78,26 @@ def main(argv: Sequence[str]) -> int:
     plans: list[Plan] = []
 
     def prepare(placement: Placement) -> int | None:
-        plans.append(_check(argv, placement.size))
-        if "--dry-run" in argv:
-            print(plans[0].describe(), flush=True)
+        arguments, plan = _check(argv, placement.size)
+        plans.append(plan)
+        if arguments.dry_run:
+            print(plan.describe(), flush=True)
             return 0
         return None
 
     def body(world: World) -> int:
-        plan = plans[0] if plans else _check(argv, world.size)
+        plan = plans[0] if plans else _check(argv, world.size)[1]
         return _train(plan, world)
 
     return launch(prepare, body)
 
 
-def _check(argv: Sequence[str], world_size: int) -> Plan:
-    config = _load(_parser().parse_intermixed_args(argv))
+def _check(argv: Sequence[str], world_size: int) -> tuple[Namespace, Plan]:
+    arguments = _parser().parse_intermixed_args(argv)
+    config = _load(arguments)
     from pipeline.preflight import check_run
 
-    return check_run(config, world_size)
+    return arguments, check_run(config, world_size)
 
 
 def _train(plan: Plan, world: World) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,12 +86,39 @@ def test_a_run_that_diverges_stops_and_names_its_checkpoint(pretrain, tmp_path):
     assert skipped == [0, 1]
 
 
+def test_a_full_disk_is_one_line_and_leaves_nothing(toy_config, tmp_path, clean_environment):
+    limit = "ulimit -f 100"  # KiB a file: metrics fit, checkpoints do not
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'{limit}; exec "$@"',
+            "-",
+            sys.executable,
+            PRETRAIN,
+            "--config",
+            toy_config,
+        ],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("step ")]
+    assert len(lines) == 1
+    assert str(tmp_path / "run" / "checkpoints" / "step-000000002") in lines[0]
+    assert "could not be written" in lines[0]
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
 def test_gpt2_with_tied_weights_is_saved_and_resumed(pretrain, tmp_path):
     sizes = "hidden_dim: 32, num_heads: 2, ffn_dim: 64, num_layers: 1, max_context_tokens: 32"
     model = f"model={{kind: gpt2, {sizes}}}"
-    code, out, err = pretrain(model, "train.stop_at_step=2", "train.num_steps=3")
+    code, out, err = pretrain(model, "train.stop_at_step=half", "train.num_steps=5")
     assert code == 0, err
-    assert out.startswith("stopped at step 2 of 3 (train.stop_at_step)")
+    assert out.startswith("stopped at step 2 of 5 (train.stop_at_step)")
     code, out, err = pretrain(model, "train.num_steps=3")
     assert (code, out.splitlines()[0]) == (0, "done: 3 steps"), err
     config, weights = load_model_weights(tmp_path / "run")
