@@ -1,14 +1,14 @@
 """Predictions of SyntaxGym suites: formulas over the surprisals of regions.
 
-    formula     = conjunction ("|" conjunction)*
-    conjunction = comparison ("&" comparison)*
-    comparison  = sum [("<" | ">" | "=") sum]
-    sum         = term (("+" | "-") term)*
-    term        = "-" term | number | region | "(" formula ")" | "[" formula "]"
-    region      = "(" (number | "*") ";" "%" condition "%" ")"
+    formula    = comparison (("&" | "|") comparison)*
+    comparison = sum [("<" | ">" | "=") sum]
+    sum        = term (("+" | "-") term)*
+    term       = "-" term | number | region | "(" formula ")" | "[" formula "]"
+    region     = "(" (number | "*") ";" "%" condition "%" ")"
 
 `(6;%what_gap%)` is the surprisal of region 6 in the condition what_gap, `(*;%what_gap%)` that of
-all its regions. "=" is equality within a tolerance, as the suites' own project has it.
+all its regions. As in the suites' own project, "=" is equality within a tolerance, and "&" and "|"
+bind alike, from the left.
 """
 
 from __future__ import annotations
@@ -114,24 +114,16 @@ class _Parser:
             raise self.fault(f"{self._tokens[self._at][0]!r} is not expected where it stands")
 
     def formula(self) -> _Part:
-        left = self._conjunction()
-        while self._take("|"):
-            left = self._either(left, self._conjunction())
-        return left
-
-    def _either(self, a: _Part, b: _Part) -> _Part:
-        self._check("|", True, a, b)
-        return _Part(lambda bits: a.value(bits) or b.value(bits), True)
-
-    def _conjunction(self) -> _Part:
         left = self._comparison()
-        while self._take("&"):
-            left = self._both(left, self._comparison())
+        while sign := self._take("&", "|"):
+            left = self._joined(left, self._comparison(), sign)
         return left
 
-    def _both(self, a: _Part, b: _Part) -> _Part:
-        self._check("&", True, a, b)
-        return _Part(lambda bits: a.value(bits) and b.value(bits), True)
+    def _joined(self, a: _Part, b: _Part, sign: str) -> _Part:
+        self._check(sign, True, a, b)
+        if sign == "&":
+            return _Part(lambda bits: a.value(bits) and b.value(bits), True)
+        return _Part(lambda bits: a.value(bits) or b.value(bits), True)
 
     def _comparison(self) -> _Part:
         left = self._sum()

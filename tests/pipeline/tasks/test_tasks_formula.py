@@ -32,11 +32,13 @@ def holds(text: str) -> bool:
         ("(*;%a%) > 6.9", True),
         ("(*;%b-x_1%) - (*;%a%) = 3", True),
         ("( * ; % a % ) < 7.1", True),
-        # Logic: & binds before |, comparisons before both.
+        # Logic: from the left, after comparisons.
         ("(1;%a%) < 2 & (2;%a%) < 1", False),
         ("(1;%a%) < 2 | (2;%a%) < 1", True),
-        ("(1;%a%) < 2 | (1;%a%) < 2 & (2;%a%) < 1", True),
-        ("[(1;%a%) < 2 | (1;%a%) < 2] & (2;%a%) < 1", False),
+        ("(1;%a%) < 2 | (1;%a%) < 2 & (2;%a%) < 1", False),
+        ("(1;%a%) < 2 | [(1;%a%) < 2 & (2;%a%) < 1]", True),
+        ("(2;%a%) < 1 & (2;%a%) < 1 | (1;%a%) < 2", True),
+        ("(1;%a%) < 2 & (1;%a%) < 2 & (2;%a%) < 1", False),
         ("[(1;%a%) < 2] & [(2;%a%) > 1] & [[(3;%a%)] = [4]]", True),
         # Equality has a tolerance of a thousandth of a bit.
         ("(2;%a%) = (2;%b-x_1%)", True),
