@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from data_prep.errors import (
     SourceError,
     UsageError,
 )
-from data_prep.files import sync_directory, write_atomically
+from data_prep.files import sync_directory
 from data_prep.job import WORK, BuildArguments, Job, claim_output, identity
 from data_prep.manifest import (
     Manifest,
@@ -46,7 +46,7 @@ from data_prep.sources.base import InputFile, Unit, group_into_units
 from data_prep.sources.streams import text_weight
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
-from data_prep.unit import run_unit
+from data_prep.unit import quarantine_file, run_unit
 
 QUARANTINE = "quarantine.jsonl"
 LEAST_FREE_BYTES = 32 << 20
@@ -221,12 +221,14 @@ def _finish(
 ) -> None:
     """Tokenizer, quarantine, then the manifest, last; then the work folder goes."""
     loaded.save(output / TOKENIZER_DIRECTORY)
-    lines = [
-        json.dumps(entry, ensure_ascii=False) + "\n"
-        for record in records
-        for entry in record["quarantine"]
-    ]
-    write_atomically(output / QUARANTINE, "".join(lines).encode("utf-8", "replace"))
+    with open(job.work / QUARANTINE, "wb") as file:
+        for record in records:
+            path = quarantine_file(job, record["index"])
+            if path.exists():
+                file.write(path.read_bytes())
+    os.replace(job.work / QUARANTINE, output / QUARANTINE)
+    for path in output.glob(".*.tmp"):  # of workers that were killed
+        path.unlink()
     write_card(output, manifest)
     sync_directory(output)
     write_manifest(output, manifest)

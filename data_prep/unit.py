@@ -45,6 +45,11 @@ def done_file(job: Job, index: int) -> Path:
     return job.work / "units" / f"{index:06d}.done"
 
 
+def quarantine_file(job: Job, index: int) -> Path:
+    """The records that a unit left out, a JSON object a line; absent when there are none."""
+    return job.work / "units" / f"{index:06d}.quarantine"
+
+
 @lru_cache(maxsize=1)
 def _encoder(job: Job) -> Encoder:
     """Made once in a worker process."""
@@ -55,7 +60,7 @@ def _encoder(job: Job) -> Encoder:
 
 
 def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
-    """Do a unit, or find it done. Returns its record: counters, sizes by split, quarantine."""
+    """Do a unit, or find it done. Returns its record: counters, sizes by split."""
     done = done_file(job, unit.index)
     if done.exists():
         return json.loads(done.read_text(encoding="utf-8"))
@@ -77,10 +82,12 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         "index": unit.index,
         "counters": dict(sorted(recorder.counters.items())),
         "sizes": sizes,
-        "quarantine": recorder.quarantine,
         "input_bytes": sum(part.weight for part in unit.parts),
     }
-    write_atomically(done, json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+    if recorder.quarantine:
+        lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in recorder.quarantine]
+        write_atomically(quarantine_file(job, unit.index), "".join(lines).encode(errors="replace"))
+    write_atomically(done, json.dumps(record).encode())
     return record
 
 

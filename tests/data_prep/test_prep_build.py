@@ -139,11 +139,11 @@ def command(corpus, tokenizer, output, workers=1, *more):
 
 @pytest.fixture
 def larger_corpus(tmp_path):
-    """About 1.5 MB in 60 files: some 150 units of 10 kB."""
+    """Some 0.5 MB in 40 files: 40 units, most of them larger than 10 kB."""
     folder = tmp_path / "larger"
     folder.mkdir()
-    for number in range(60):
-        lines = [f"Line {n} of file {number}. It says {n * number}.\n\n" for n in range(600)]
+    for number in range(40):
+        lines = [f"Line {n} of file {number}. It says {n * number}.\n\n" for n in range(300)]
         (folder / f"{number:02d}.txt").write_text("".join(lines))
     return folder
 
@@ -168,6 +168,25 @@ def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path):
         command(larger_corpus, bpe_path, tmp_path / "whole", 1), check=True, capture_output=True
     )
     assert same_files(output, tmp_path / "whole")
+
+
+def test_files_of_killed_workers_go(tmp_path, corpus, bpe_path, monkeypatch):
+    """A worker that was killed while it wrote a shard leaves a temporary file behind."""
+    from data_prep import build as module
+
+    monkeypatch.setattr(module, "write_shard", _fail)
+    with pytest.raises(DataPrepError, match="a fault"):
+        build([str(corpus)], bpe_path, tmp_path / "out", ARGUMENTS)
+    monkeypatch.undo()
+    (tmp_path / "out" / ".shard-00000.tokens.npy.123.tmp").write_bytes(b"half")
+    build([str(corpus)], bpe_path, tmp_path / "out", ARGUMENTS)
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    build([str(corpus)], bpe_path, tmp_path / "whole", ARGUMENTS)
+    assert same_files(tmp_path / "out", tmp_path / "whole")
+
+
+def _fail(*arguments):
+    raise DataPrepError("a fault")
 
 
 def test_two_builds_at_once(tmp_path, corpus, bpe_path, monkeypatch):

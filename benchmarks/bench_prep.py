@@ -1,0 +1,258 @@
+"""How fast does raw text become a dataset, end to end, and where does the time go?
+
+    python benchmarks/bench_prep.py --input TEXT_FILES --tokenizer DIR --workers 2 [--output FILE]
+
+The text is packed as parquet and as the original OpenWebText release (tar in xz), then built: read,
+clean, hash, segment, encode, write, assemble. MB of UTF-8 text per CPU-second of all processes of a
+build with one worker (loading of code and tokenizer is measured with an almost empty build, and
+taken off), rounds interleaved with the peers, median of the rounds. Peers work on ``--peer-mib``
+MiB of the same text: this pipeline on ``tokenizers``; ``datasets.map`` with punkt and
+``tokenizers``; nanoGPT's way (``datasets.map`` with tiktoken, no sentences); Megatron-LM and
+datatrove when they are installed, else their absence is stated. With --repeat N the text is
+repeated, which flatters engines that remember words: both numbers are worth having.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import lzma
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import bench_prep_peers as peers
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hardware import describe
+
+DOCUMENT_BYTES = 5000  # about OpenWebText's mean page
+PAGES_IN_ARCHIVE = 400
+SLOW = "parquet, engine tokenizers"
+
+
+def load_documents(paths: list[Path], repeat: int) -> list[str]:
+    """The text of files, cut at blank lines into documents of the size of a web page."""
+    documents: list[str] = []
+    for path in paths:
+        held, size = [], 0
+        for block in path.read_text(encoding="utf-8", errors="replace").split("\n\n"):
+            held.append(block)
+            size += len(block)
+            if size > DOCUMENT_BYTES:
+                documents.append("\n\n".join(held))
+                held, size = [], 0
+        documents.append("\n\n".join(held))
+    return [d for d in documents if d.strip()] * repeat
+
+
+def write_parquet(path: Path, documents: list[str]) -> None:
+    """One file, row groups of 2000, zstd as the Hub has them."""
+    table = pa.table({"text": pa.array(documents, pa.large_string())})
+    pq.write_table(table, path, row_group_size=2000, compression="zstd")
+
+
+def write_release(folder: Path, documents: list[str]) -> None:
+    """openwebtext/urlsf_subsetNN-MM_data.xz: a .txt member a page."""
+    folder.mkdir()
+    for number, first in enumerate(range(0, len(documents), PAGES_IN_ARCHIVE)):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for page, text in enumerate(documents[first : first + PAGES_IN_ARCHIVE]):
+                raw = text.encode()
+                info = tarfile.TarInfo(f"{first + page:07d}-0123456789abcdef.txt")
+                info.size = len(raw)
+                archive.addfile(info, io.BytesIO(raw))
+        path = folder / f"urlsf_subset{number // 100:02d}-{number % 100}_data.xz"
+        path.write_bytes(lzma.compress(buffer.getvalue()))
+
+
+def build(
+    source: str, path: Path, tokenizer: Path, output: Path, workers: int, engine: str
+) -> tuple[float, float]:
+    """(CPU seconds of all processes, wall seconds) of a build from a fresh start."""
+    shutil.rmtree(output, ignore_errors=True)
+    command = [
+        sys.executable, "-m", "data_prep", "build", "--source", source, "--input", str(path),
+        "--tokenizer", str(tokenizer), "--output", str(output), "--workers", str(workers),
+        "--engine", engine,
+    ]  # fmt: skip
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+    return used, wall
+
+
+def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[str, float]:
+    """CPU seconds of each step of a build in this process, all code warm."""
+    import data_prep.assemble as assemble
+    import data_prep.build as whole
+    import data_prep.encode as encode
+    import data_prep.unit as unit
+    from data_prep.job import BuildArguments
+    from data_prep.sources import get_source
+
+    spent: dict[str, float] = {}
+
+    def timed(name: str, function: Callable) -> Callable:
+        def run(*arguments, **keywords):
+            start = time.process_time()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                spent[name] = spent.get(name, 0.0) + time.process_time() - start
+
+        return run
+
+    def read(part, options, recorder):
+        batches = get_source(source).read(part, options, recorder)
+        advance = timed("read", lambda: next(batches, None))
+        while (batch := advance()) is not None:
+            yield batch
+
+    unit._encoder.cache_clear()
+    replaced = [(unit, "normalise", "clean"), (unit, "_hash_documents", "hash documents")]
+    replaced += [(encode.Encoder, "layout", "lay out"), (unit._UnitWriter, "write", "write units")]
+    replaced += [(unit._UnitWriter, "close", "write units"), (assemble, "HashingWriter", "")]
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, label in replaced[:-1]:
+        setattr(owner, name, timed(label, getattr(owner, name)))
+    kept.append((unit, "get_source", unit.get_source))
+    kept.append((whole, "write_shard", whole.write_shard))
+    kept.append((unit, "_encoder", unit._encoder))
+    whole.write_shard = timed("assemble and hash shards", whole.write_shard)
+
+    class Reader:
+        """The source with a clock in its read."""
+
+        def __getattr__(self, name):
+            return read if name == "read" else getattr(get_source(source), name)
+
+    unit.get_source = lambda name: Reader()
+    make_encoder = unit._encoder.__wrapped__
+    held = {}
+
+    def encoder(job):
+        if "it" not in held:
+            held["it"] = made = make_encoder(job)
+            made.segmenter.cut = timed("segment", made.segmenter.cut)
+            made.engine.encode = timed("encode", made.engine.encode)
+        return held["it"]
+
+    unit._encoder = encoder
+    try:
+        shutil.rmtree(output, ignore_errors=True)
+        start = time.process_time()
+        whole.build([str(path)], tokenizer, output, BuildArguments(source))
+        spent["all"] = time.process_time() - start
+    finally:
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+    return {name: round(seconds, 3) for name, seconds in spent.items()}
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict:
+    """All rounds; MB per CPU-second of each contestant."""
+    documents = load_documents(options.input, options.repeat)
+    megabytes = sum(len(d.encode()) for d in documents) / 1e6
+    few, limit = [], options.peer_mib * 2**20
+    for document in documents:
+        few.append(document)
+        limit -= len(document.encode())
+        if limit < 0:
+            break
+    few_megabytes = sum(len(d.encode()) for d in few) / 1e6
+    write_parquet(folder / "all.parquet", documents)
+    write_parquet(folder / "few.parquet", few)
+    write_parquet(folder / "one.parquet", documents[:1])
+    write_release(folder / "openwebtext", documents)
+    print(f"{megabytes:.1f} MB of text, {few_megabytes:.1f} MB for the peers", flush=True)
+    out, tok = folder / "out", options.tokenizer
+    ours = {
+        "parquet": ("parquet", folder / "all.parquet", "auto", megabytes),
+        "tar.xz": ("openwebtext", folder / "openwebtext", "auto", megabytes),
+        SLOW: ("parquet", folder / "few.parquet", "tokenizers", few_megabytes),
+    }
+    rates: dict[str, list[float]] = {}
+    absent: dict[str, str] = {}
+    build("parquet", folder / "one.parquet", tok, out, 1, "auto")  # fills caches
+    for _ in range(options.rounds):
+        for name, (source, path, engine, size) in ours.items():
+            start, _ = build("parquet", folder / "one.parquet", tok, out, 1, engine)
+            used, _ = build(source, path, tok, out, 1, engine)
+            rates.setdefault(name, []).append(size / (used - start))
+        for name, peer in peers.PEERS.items():
+            try:
+                seconds = peer(folder / "few.parquet", tok)
+                rates.setdefault(name, []).append(few_megabytes / seconds)
+            except peers.AbsentError as error:
+                absent[name] = str(error)
+    result = {
+        "hardware": describe(),
+        "megabytes": round(megabytes, 1),
+        "peer_megabytes": round(few_megabytes, 1),
+        "repeat": options.repeat,
+        "mb_per_cpu_s": {
+            name: {"median": round(statistics.median(r), 2), "rounds": [round(x, 2) for x in r]}
+            for name, r in rates.items()
+        },
+        "absent": absent,
+        "wall_s_by_workers": {},
+        "breakdown_cpu_s": {},
+    }
+    for source, path in (("parquet", "all.parquet"), ("openwebtext", "openwebtext")):
+        breakdown(source, folder / path, tok, out)  # warm
+        result["breakdown_cpu_s"][source] = breakdown(source, folder / path, tok, out)
+    for workers in sorted({1, options.workers}):
+        walls = [build("parquet", folder / "all.parquet", tok, out, workers, "auto")[1]
+                 for _ in range(options.rounds)]  # fmt: skip
+        result["wall_s_by_workers"][str(workers)] = round(statistics.median(walls), 2)
+    return result
+
+
+def show(result: dict) -> None:
+    """The table."""
+    print(f"{'':34s} {'MB/CPU-s':>9s}  rounds")
+    for name, values in result["mb_per_cpu_s"].items():
+        print(f"{name:34s} {values['median']:9.2f}  {values['rounds']}")
+    for name, reason in result["absent"].items():
+        print(f"{name:34s}    absent  {reason}")
+    rates = {name: values["median"] for name, values in result["mb_per_cpu_s"].items()}
+    ratio = rates["parquet"] / rates[SLOW]
+    print(f"parquet against the same pipeline on tokenizers: {ratio:.1f}x")
+    for source, steps in result["breakdown_cpu_s"].items():
+        print(f"{source}, CPU seconds: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
+    print(f"wall seconds by workers: {result['wall_s_by_workers']}")
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-mib", type=float, default=4)
+    parser.add_argument("--output", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(options, Path(folder))
+    show(result)
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
