@@ -33,7 +33,7 @@ class Options:
     predictions: str | None = option(
         None, "score these trees, '((the dog) barks)' a line, instead of a model's"
     )
-    parser: Literal["inside", "left_to_right", "both"] = option(
+    parser: Literal["inside", "left-to-right", "both"] = option(
         "both", "the composition model's trees, or those of word-level search"
     )
     beam: int = option(20, "hypotheses kept in the search")
@@ -62,8 +62,8 @@ class Options:
             raise ConfigError("give either --model or --predictions, not both")
 
     @property
-    def parsers(self) -> tuple[Literal["inside", "left_to_right"], ...]:
-        return ("inside", "left_to_right") if self.parser == "both" else (self.parser,)
+    def parsers(self) -> tuple[Literal["inside", "left-to-right"], ...]:
+        return ("inside", "left-to-right") if self.parser == "both" else (self.parser,)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from gpst.tree import Tree
 from pipeline.errors import DataError
 from pipeline.tasks.batches import batches
 
-Parser = Literal["inside", "left_to_right"]
+Parser = Literal["inside", "left-to-right"]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _without_controls(pieces: Tokenizer) -> Tokenizer:
     return cleaned
 
 
-@pytest.mark.parametrize("parser", ["inside", "left_to_right"])
+@pytest.mark.parametrize("parser", ["inside", "left-to-right"])
 def test_words_are_constituents_for_both_parsers(
     parser: Any, tiny_gpst: Callable, pieces: Tokenizer
 ) -> None:
@@ -144,7 +144,7 @@ def test_command_scores_a_model_and_baselines(
     right = results["baselines"]["right branching"]
     assert right["sentence_f1"] == pytest.approx(100 * (4 / 7 + 1 + 1) / 3)
     assert lines[0]["words"] == ["the", "dog", "saw", "a", "big", "cat"]
-    assert set(results["scores"]) == {"inside", "left_to_right"}
+    assert set(results["scores"]) == {"inside", "left-to-right"}
     for parser, scores in results["scores"].items():
         # The score follows from the kept trees.
         f1 = []
@@ -158,7 +158,7 @@ def test_command_scores_a_model_and_baselines(
         assert results["model"][parser]["fingerprint"] == "f" * 64
     shown = capsys.readouterr().out
     assert "5 trees: 1 of one word and 1 without words are not scored" in shown
-    for name in ("inside", "left_to_right", "right branching", "oracle"):
+    for name in ("inside", "left-to-right", "right branching", "oracle"):
         assert f"\n{name} " in shown
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.tasks import grammar_induction, syntactic_generalization
+from pipeline.tasks.command import run_task
 from pipeline.tasks.options import add_options, option, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
 
@@ -116,3 +117,23 @@ def test_fingerprints_follow_contents_and_order(tmp_path: Path) -> None:
 
     assert fingerprint([a, b]) == fingerprint([c, b]) != fingerprint([b, a])
     assert fingerprint([a, b]) != fingerprint([a])
+
+
+def test_a_task_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*argv: str) -> int:
+        task = grammar_induction
+        return run_task("grammar_induction", task.SUMMARY, task.add_arguments, task.run, argv)
+
+    trees = tmp_path / "trees.txt"
+    trees.write_text("(S (NN a) (VP (VB b) (NN c)))\n")
+    given = ["--trees", str(trees), "--output", str(tmp_path / "out")]
+    assert run(*given) == 0
+    assert "right branching  100.0" in capsys.readouterr().out
+
+    assert run("--beam", "many") == 2
+    assert capsys.readouterr().err == (
+        "grammar_induction: command line: argument --beam: invalid int value: 'many' (see --help)\n"
+    )
+    trees.write_text("(S\n")
+    assert run(*given) == 3
+    assert capsys.readouterr().err == (f"grammar_induction: {trees}:1: a bracket is never closed\n")

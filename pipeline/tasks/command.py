@@ -1,0 +1,40 @@
+"""`python -m pipeline.tasks.TASK ...`: a task's command line, as launch/evaluate.sh starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from pipeline.errors import ConfigError, PipelineError, report
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"command line: {message} (see --help)")
+
+
+def run_task(
+    name: str,
+    summary: str,
+    add_arguments: Callable[[ArgumentParser], None],
+    run: Callable[[Namespace], int],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Reads the command line, runs the task and returns the exit code.
+
+    0 done; 2 wrong usage or configuration; 3 damaged data or model; 130 interrupted. An error that
+    a user can act on is one line on standard error.
+    """
+    parser = _Parser(prog=f"launch/evaluate.sh {name}", description=summary, allow_abbrev=False)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args(sys.argv[1:] if argv is None else argv))
+    except (PipelineError, KeyboardInterrupt) as error:
+        return report(error, name)
+    except BrokenPipeError:
+        # Who reads the table has had enough; nothing may be written when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
