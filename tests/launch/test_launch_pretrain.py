@@ -34,7 +34,7 @@ def run(environ, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=180,
             check=False,
         )
 
@@ -77,7 +77,7 @@ def test_bash_starts_deepspeed_and_passes_sigterm_on(toy_config, tmp_path, envir
         start_new_session=True,
     ) as process:
         try:
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 150
             while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
                 assert time.monotonic() < deadline
                 assert process.poll() is None, process.communicate()

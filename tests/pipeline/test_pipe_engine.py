@@ -198,7 +198,14 @@ def test_weights_of_a_checkpoint_are_the_models(case, trained):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("case", "stage"), [("fp32-1", 2), ("fp32-2", 1), ("bf16-1", 2)])
+@pytest.mark.parametrize(
+    ("case", "stage"),
+    [
+        ("fp32-1", 2),
+        ("bf16-1", 2),
+        pytest.param("fp32-2", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_one_rank_goes_on_from_two(case, stage, trained, reference, exact_yaml, start_ranks):
     """The checkpoint of two ranks, converted unasked: same batches, moments carried over."""
     _, folder = trained[case]
