@@ -69,17 +69,15 @@ def fingerprint(paths: Iterable[Path]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:
-    """Rows under a header; numbers with one digit on the right, None as "-"."""
+    """Rows under a header; numbers with one digit on the right, None as "-", words on the left."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
-    lines = []
-    for number, row in enumerate(cells):
-        first = row[0].ljust(widths[0])
-        rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([first, *rest]).rstrip())
-        if number == 0:
-            lines.append("  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    columns = []
+    for column in zip(*cells, strict=True):
+        width = max(map(len, column))
+        wordy = any(cell.strip("-.0123456789") for cell in column[1:])
+        lines = [cell.ljust(width) if wordy else cell.rjust(width) for cell in column]
+        columns.append([lines[0], "-" * width, *lines[1:]])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _cell(value: str | float | None) -> str:
