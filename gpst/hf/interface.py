@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -198,14 +198,36 @@ class GPST:
             sentences = [self.codec.sentence(one) for one in text]
         if not sentences:
             raise ValueError("the text is empty")
-        [result] = search_texts(self.model, [[s.tokens for s in sentences]], beam=beam)
-        bits = iter(result.surprisals.tolist())
+        [found] = self._surprisals([sentences], beam, None)
+        return [word for sentence in found for word in sentence]
+
+    def surprisals(
+        self,
+        texts: Sequence[Sequence[str]],
+        *,
+        beam: int = 20,
+        on_done: Callable[[int], None] | None = None,
+    ) -> list[list[list[WordSurprisal]]]:
+        """Words of the sentences of many texts, as [text][sentence][word]; see `surprisal`.
+
+        Args:
+            texts: the sentences of each text; a text is read as one context.
+        """
+        sentences = [[self.codec.sentence(one) for one in text] for text in texts]
+        return self._surprisals(sentences, beam, on_done)
+
+    def _surprisals(
+        self,
+        texts: Sequence[Sequence[Sentence]],
+        beam: int,
+        on_done: Callable[[int], None] | None,
+    ) -> list[list[list[WordSurprisal]]]:
+        contexts = [[s.tokens for s in text] for text in texts]
+        results = search_texts(self.model, contexts, beam=beam, on_done=on_done)
         found = []
-        for s in sentences:
-            sums = [0.0] * len(s.words)
-            for word in s.word_of_token:
-                sums[word] += next(bits)
-            found += [WordSurprisal(w, b) for w, b in zip(s.words, sums, strict=True)]
+        for text, result in zip(texts, results, strict=True):
+            bits = iter(result.surprisals.tolist())
+            found.append([_word_surprisals(sentence, bits) for sentence in text])
         return found
 
     def generate(
@@ -263,3 +285,11 @@ class GPST:
     def _piece(self, token: int) -> str:
         text = self.codec.decode([token]).strip()
         return text or (self.codec.tokenizer.id_to_token(token) or str(token)).strip("ĠĊ") or "_"
+
+
+def _word_surprisals(sentence: Sentence, bits: Iterator[float]) -> list[WordSurprisal]:
+    """The sums over the tokens of each word."""
+    sums = [0.0] * len(sentence.words)
+    for word in sentence.word_of_token:
+        sums[word] += next(bits)
+    return [WordSurprisal(w, b) for w, b in zip(sentence.words, sums, strict=True)]

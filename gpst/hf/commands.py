@@ -1,0 +1,211 @@
+"""The commands on exported models: parse, generate, surprisal. Results go to standard output."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from gpst.hf.files import ModelFolderError
+
+EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
+_CHUNK_LINES = 1024
+
+
+class InputError(ValueError):
+    """The text to work on is missing or cannot be used."""
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
+    parser.add_argument("--device", help="cpu or cuda; by default a GPU when there is one")
+
+
+def _beam_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--beam", type=_positive, default=20, help="hypotheses kept (20)")
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def _lines(path: str) -> Iterator[str]:
+    """Sentences of a file (or of standard input, `-`), one a line; empty lines are left out."""
+    try:
+        with sys.stdin if path == "-" else open(path, encoding="utf-8") as stream:
+            for line in stream:
+                if line.strip():
+                    yield line.strip()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error.reason} at {error.start})") from error
+
+
+def _chunks(path: str) -> Iterator[list[str]]:
+    lines = _lines(path)
+    first = True
+    while chunk := list(islice(lines, _CHUNK_LINES)):
+        first = False
+        yield chunk
+    if first:
+        raise InputError(f"{path} holds no sentence; give one a line")
+
+
+def _progress(total: int) -> Callable[[int], None]:
+    """A bar on standard error when that is a terminal."""
+    from tqdm import tqdm
+
+    bar = tqdm(total=total, unit="sentence", disable=None, leave=False, file=sys.stderr)
+    return lambda number: (bar.update(number), None)[1]
+
+
+def parse_command(argv: Sequence[str]) -> None:
+    """`python -m gpst parse`: trees of sentences."""
+    parser = argparse.ArgumentParser("parse", description="Trees of sentences, one a line.")
+    _model_arguments(parser)
+    parser.add_argument("--method", choices=("inside", "left-to-right"), default="inside")
+    _beam_argument(parser)
+    parser.add_argument(
+        "--no-sync", action="store_true", help="compare hypotheses at equal numbers of actions"
+    )
+    formats = ("ascii", "bracket", "ptb", "json", "svg", "png")
+    parser.add_argument("--format", choices=formats, default="ascii")
+    parser.add_argument("file", nargs="?", default="-", help="text, or - for standard input")
+    options = parser.parse_args(argv)
+    if options.format == "png" and sys.stdout.isatty():
+        parser.error("a png picture is not for a terminal: write it to a file with >")
+    from gpst.hf.formats import TEXT_FORMATS, as_png, as_svg, as_text
+    from gpst.hf.interface import GPST
+
+    model = GPST.from_pretrained(options.model, options.device)
+    kept = []
+    for chunk in _chunks(options.file):
+        parsed = model.parse_all(
+            chunk,
+            options.method,
+            beam=options.beam,
+            sync=not options.no_sync,
+            on_done=_progress(len(chunk)),
+        )
+        if options.format in TEXT_FORMATS:
+            between = "\n\n" if options.format == "ascii" else "\n"
+            print(*(as_text(one, options.format) for one in parsed), sep=between, flush=True)
+        else:
+            kept += parsed
+    if options.format == "svg":
+        print(as_svg(kept))
+    elif options.format == "png":
+        sys.stdout.buffer.write(as_png(kept))
+
+
+def generate_command(argv: Sequence[str]) -> None:
+    """`python -m gpst generate`: continuations with their trees."""
+    parser = argparse.ArgumentParser("generate", description="Continues a text.")
+    _model_arguments(parser)
+    parser.add_argument("--prompt", default="", help="text to continue, or - for standard input")
+    parser.add_argument("--max-new-tokens", type=_positive, default=60)
+    parser.add_argument("--temperature", type=float, default=0.8, help="0.8; 0: the most probable")
+    parser.add_argument("--top-k", type=_positive, default=40)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=_positive, default=1)
+    parser.add_argument("--search", action="store_true", help="beam search instead of sampling")
+    parser.add_argument("--no-sync", action="store_true", help="action-level beam search")
+    _beam_argument(parser)
+    parser.add_argument("--trees", action="store_true", help="show the trees of the text")
+    options = parser.parse_args(argv)
+    from gpst.hf.interface import GPST
+    from gpst.search.generate import Sampling
+
+    sampling = None
+    if not options.search:
+        try:
+            sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+        except ValueError as error:
+            parser.error(str(error))
+    prompt = "\n".join(_lines("-")) if options.prompt == "-" else options.prompt
+    model = GPST.from_pretrained(options.model, options.device)
+    streams = sampling is not None and options.samples == 1
+    if streams:
+        print(prompt, end="", flush=True)
+    found = model.generate(
+        prompt,
+        max_new_tokens=options.max_new_tokens,
+        sampling=sampling,
+        num_samples=options.samples,
+        beam=options.beam,
+        sync=not options.no_sync,
+        on_text=(lambda text: print(text, end="", flush=True)) if streams else None,
+    )
+    for one in found:
+        print("" if streams else prompt + one.text)
+        if options.trees:
+            print("", *(parsed.picture() for parsed in one.sentences), sep="\n\n")
+        print()
+
+
+def surprisal_command(argv: Sequence[str]) -> None:
+    """`python -m gpst surprisal`: a table of words and their surprisals."""
+    parser = argparse.ArgumentParser(
+        "surprisal", description="Surprisal of each word in bits, as tab-separated values."
+    )
+    _model_arguments(parser)
+    _beam_argument(parser)
+    parser.add_argument(
+        "--document", action="store_true", help="lines follow each other in one context"
+    )
+    parser.add_argument("file", nargs="?", default="-", help="sentences, or - for standard input")
+    options = parser.parse_args(argv)
+    from gpst.hf.interface import GPST
+
+    model = GPST.from_pretrained(options.model, options.device)
+    print("sentence\tposition\tword\tsurprisal_bits")
+    before = 0
+    for chunk in _chunks(options.file):
+        groups = [chunk] if options.document else [[line] for line in chunk]
+        results = model.surprisals(groups, beam=options.beam, on_done=_progress(len(groups)))
+        for group in results:
+            for sentence in group:
+                before += 1
+                for position, word in enumerate(sentence, 1):
+                    print(before, position, word.word, f"{word.bits:.4f}", sep="\t")
+        sys.stdout.flush()
+
+
+COMMANDS = {
+    "parse": parse_command,
+    "generate": generate_command,
+    "surprisal": surprisal_command,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a command; what the user can cure becomes one line on standard error."""
+    if not argv or argv[0] not in COMMANDS:
+        given = argv[0] if argv else "nothing"
+        print(f"gpst: command {given!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        COMMANDS[argv[0]](argv[1:])
+        sys.stdout.flush()
+    except ModelFolderError as error:
+        return _say(argv[0], error, EXIT_USAGE)
+    except ValueError as error:
+        return _say(argv[0], error, EXIT_DATA)
+    except KeyboardInterrupt:
+        return _say(argv[0], "interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has seen enough (| head); Python must not write to the pipe when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _say(command: str, problem: object, code: int) -> int:
+    print(f"{command}: {' '.join(str(problem).split())}", file=sys.stderr, flush=True)
+    return code

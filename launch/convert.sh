@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Converts models: launch/convert.sh to-hf CHECKPOINT OUT; --help lists the rest
+set -euo pipefail
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+PYTHON="$ROOT/.venv/bin/python"
+[ -x "$PYTHON" ] || PYTHON="$(command -v python || command -v python3)"
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+exec "$PYTHON" -m pipeline.convert "$@"

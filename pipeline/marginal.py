@@ -1,0 +1,70 @@
+"""Perplexity of held-out text with the trees of GPST marginalised over the beam of its search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpst.batch import ContextBatch
+from gpst.model import GPST
+from gpst.search.batches import search_texts
+from pipeline.data import ContextSource
+from pipeline.evaluate import evaluation_contexts
+
+
+@dataclass(frozen=True)
+class MarginalEvaluation:
+    """Sums over held-out contexts; nats are upper bounds, because a beam holds part of the mass."""
+
+    num_contexts: int
+    num_tokens: int
+    nats: float
+    """-log of the prefix probability of each whole context, from left to right."""
+    closed_nats: float
+    """The same with the actions that close the last sentence: -log p(tokens, complete trees)."""
+
+    @property
+    def token_perplexity(self) -> float:
+        """exp of the nats per token: no tree is given, so it compares with GPT-2's."""
+        return math.exp(min(self.nats / self.num_tokens, 700.0))
+
+
+def evaluate_marginal(
+    model: GPST,
+    source: ContextSource,
+    *,
+    max_contexts: int | None = None,
+    beam: int = 20,
+    on_done: Callable[[int], None] | None = None,
+) -> MarginalEvaluation:
+    """Word-level search over the contexts that `evaluate_model` takes.
+
+    Args:
+        source: the held-out split.
+        beam: hypotheses kept for each context.
+        on_done: hears after each batch how many contexts it had.
+    """
+    contexts = [
+        sentence_lists(source.batch([number]))
+        for number in evaluation_contexts(source, max_contexts)
+    ]
+    results = search_texts(model, contexts, beam=beam, on_done=on_done)
+    nats = 0.0
+    for result in results:
+        assert result.prefix_log_p is not None
+        nats -= float(result.prefix_log_p[-1])
+    return MarginalEvaluation(
+        num_contexts=len(contexts),
+        num_tokens=sum(len(sentence) for context in contexts for sentence in context),
+        nats=nats,
+        closed_nats=-sum(result.log_p for result in results),
+    )
+
+
+def sentence_lists(context: ContextBatch) -> list[list[int]]:
+    """The sentences of a batch of one context."""
+    cuts = np.cumsum(context.sentence_lengths)[:-1]
+    return [part.tolist() for part in np.split(context.tokens.cpu().numpy(), cuts)]
