@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def build(
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
         return open_dataset(output)
     job = Job(str(output), arguments, engine.name, loaded.end_of_document_token)
-    with _readable_errors(output), _only_one(job), stop_on_signals():
+    with _readable_errors(output), _only_one(job), _tidy(job), stop_on_signals():
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
         _check_disk(output, files, dtype_for(loaded.vocab_size))
@@ -129,6 +130,19 @@ def _tokenizer_record(loaded: LoadedTokenizer, engine: str) -> TokenizerRecord:
         end_of_document_id=loaded.end_of_document_id,
         engine=engine,
     )
+
+
+@contextmanager
+def _tidy(job: Job) -> Iterator[None]:
+    """A build that failed before anything was done leaves nothing that would be in the way."""
+    try:
+        yield
+    except DataPrepError:
+        if not any((job.work / "units").glob("*.done")):
+            shutil.rmtree(job.work)
+            with suppress(OSError):
+                os.rmdir(job.output)  # only when it is empty
+        raise
 
 
 @contextmanager
@@ -190,11 +204,24 @@ def _write_shards(
     tasks = plan_shards(job, records, dropped)
     if not tasks:
         reasons = ", ".join(f"{name} {count}" for name, count in _sum_counters(records).items())
-        raise SourceError(f"the input holds no document that can be used ({reasons or 'none'})")
+        first = _first_quarantined(job)
+        shutil.rmtree(job.work / "units")  # nothing in it is worth going on from
+        raise SourceError(f"the input holds no document that can be used ({reasons}){first}")
     shards = list(runner.run(write_shard, [(job, task, tokens_dtype) for task in tasks]))
     if STOP.requested and len(shards) < len(tasks):
         raise InterruptedRunError("stopped while shards were written; run the same command again")
     return shards, sum(len(documents) for documents in dropped.values())
+
+
+def _first_quarantined(job: Job) -> str:
+    """The first record that was left out, for a message."""
+    paths = sorted((job.work / "units").glob("*.quarantine"))
+    if not paths:
+        return ""
+    with open(paths[0], encoding="utf-8") as file:
+        entry = json.loads(file.readline())
+    detail = f": {entry['detail']}" if "detail" in entry else ""
+    return f"; first {entry['file']} at {entry['offset']}, {entry['reason']}{detail}"
 
 
 def _sum_counters(records: Sequence[dict[str, Any]]) -> dict[str, int]:

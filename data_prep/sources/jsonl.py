@@ -107,7 +107,10 @@ def _text_of(line: bytes, offset: int, path: str, field: str, recorder: Recorder
         # bytes that are not UTF-8 pass through JSON as lone surrogates, for the cleaning to count
         record = json.loads(stripped.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
-        recorder.drop("bad_json", path, offset, str(error))
+        detail = str(error)
+        if offset == 0 and stripped.lstrip()[:1] == b"[":
+            detail = "an array, not an object a line; convert it: jq -c '.[]' FILE"
+        recorder.drop("bad_json", path, offset, detail)
         return None
     if not isinstance(record, dict):
         recorder.drop("not_a_json_object", path, offset, f"a {type(record).__name__}")

@@ -339,3 +339,12 @@ def test_source_options_reach_the_workers(tmp_path, bpe_path):
     assert texts_of(dataset) == ["One.", "Two.", "Three.\nStill three."]
     assert open_dataset(dataset.path).manifest == dataset.manifest
     assert os.listdir(dataset.tokenizer_path)
+
+
+def test_progress_bar(tmp_path, corpus, bpe_path, capfd):
+    build([str(corpus)], bpe_path, tmp_path / "a", ARGUMENTS, BuildOptions(show_progress=True))
+    shown = capfd.readouterr().err
+    assert "100%" in shown
+    assert "documents=12" in shown
+    build([str(corpus)], bpe_path, tmp_path / "b", ARGUMENTS)
+    assert capfd.readouterr().err == ""

@@ -159,7 +159,11 @@ def test_bad_json_lines(prepare, tmp_path):
 def test_all_lines_bad(prepare, tmp_path):
     (tmp_path / "bad.jsonl").write_text("{}\n{}\n")
     result = prepare(source="jsonl", input=tmp_path / "bad.jsonl")
-    check(result, 3, "no document that can be used", "missing_text_field 2")
+    check(result, 3, "no document that can be used", "missing_text_field 2", "bad.jsonl at 0")
+    assert not (tmp_path / "out").exists()  # the right input may follow
+    (tmp_path / "array.json").write_text('[\n{"text":\n"One."}\n]\n')
+    result = prepare(source="jsonl", input=tmp_path / "array.json")
+    check(result, 3, "an array, not an object a line", "jq -c")
 
 
 def test_bad_utf8(prepare, tmp_path):
