@@ -17,14 +17,16 @@ from pipeline.evaluate import evaluation_contexts
 
 @dataclass(frozen=True)
 class MarginalEvaluation:
-    """Sums over held-out contexts; nats are upper bounds, because a beam holds part of the mass."""
+    """Sums over held-out contexts; a beam holds part of the mass, so that nats err upwards only."""
 
     num_contexts: int
     num_tokens: int
     nats: float
     """-log of the prefix probability of each whole context, from left to right."""
     closed_nats: float
-    """The same with the actions that close the last sentence: -log p(tokens, complete trees)."""
+    """The same with the actions that close the last sentence."""
+    beam: int
+    histories: int
 
     @property
     def token_perplexity(self) -> float:
@@ -38,6 +40,7 @@ def evaluate_marginal(
     *,
     max_contexts: int | None = None,
     beam: int = 20,
+    histories: int = 1,
     on_done: Callable[[int], None] | None = None,
 ) -> MarginalEvaluation:
     """Word-level search over the contexts that `evaluate_model` takes.
@@ -45,13 +48,16 @@ def evaluate_marginal(
     Args:
         source: the held-out split.
         beam: hypotheses kept for each context.
+        histories: hypotheses that go on into the next sentence, with the weight of all, see
+            `gpst.search.parse.search_text`; the whole beam gives a bound of log p(tokens) itself,
+            which is looser and slower in long contexts.
         on_done: hears after each batch how many contexts it had.
     """
     contexts = [
         sentence_lists(source.batch([number]))
         for number in evaluation_contexts(source, max_contexts)
     ]
-    results = search_texts(model, contexts, beam=beam, on_done=on_done)
+    results = search_texts(model, contexts, beam=beam, histories=histories, on_done=on_done)
     nats = 0.0
     for result in results:
         assert result.prefix_log_p is not None
@@ -61,6 +67,8 @@ def evaluate_marginal(
         num_tokens=sum(len(sentence) for context in contexts for sentence in context),
         nats=nats,
         closed_nats=-sum(result.log_p for result in results),
+        beam=beam,
+        histories=histories,
     )
 
 

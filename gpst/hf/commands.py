@@ -132,8 +132,13 @@ def generate_command(argv: Sequence[str]) -> None:
     prompt = "\n".join(_lines("-")) if options.prompt == "-" else options.prompt
     model = GPST.from_pretrained(options.model, options.device)
     streams = sampling is not None and options.samples == 1
-    if streams:
-        print(prompt, end="", flush=True)
+    written = 0
+
+    def show(text: str) -> None:
+        nonlocal written
+        print(prompt + text if written == 0 else text, end="", flush=True)
+        written += 1
+
     found = model.generate(
         prompt,
         max_new_tokens=options.max_new_tokens,
@@ -141,10 +146,10 @@ def generate_command(argv: Sequence[str]) -> None:
         num_samples=options.samples,
         beam=options.beam,
         sync=not options.no_sync,
-        on_text=(lambda text: print(text, end="", flush=True)) if streams else None,
+        on_text=show if streams else None,
     )
     for one in found:
-        print("" if streams else prompt + one.text)
+        print("" if written else prompt + one.text)
         if options.trees:
             print("", *(parsed.picture() for parsed in one.sentences), sep="\n\n")
         print()
@@ -165,9 +170,10 @@ def surprisal_command(argv: Sequence[str]) -> None:
     from gpst.hf.interface import GPST
 
     model = GPST.from_pretrained(options.model, options.device)
-    print("sentence\tposition\tword\tsurprisal_bits")
     before = 0
     for chunk in _chunks(options.file):
+        if before == 0:
+            print("sentence\tposition\tword\tsurprisal_bits")
         groups = [chunk] if options.document else [[line] for line in chunk]
         results = model.surprisals(groups, beam=options.beam, on_done=_progress(len(groups)))
         for group in results:

@@ -32,6 +32,7 @@ def search_texts(
     sync: bool = True,
     inner: Sequence[Inner] | None = None,
     num_best: int = 1,
+    histories: int | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> list[TextResult]:
     """`search_text` for any number of contexts.
@@ -51,6 +52,7 @@ def search_texts(
             sync=sync,
             inner=own,
             num_best=num_best,
+            histories=histories,
         )
         found.update(zip(batch, results, strict=True))
         if on_done is not None:

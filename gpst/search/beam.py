@@ -243,6 +243,17 @@ class Beam:
         size = min(beam, candidates.log_p.shape[1])
         self.keep(candidates, candidates.log_p.topk(size, dim=1).indices)
 
+    def merge_histories(self, contexts: Bool[Tensor, "C"], kept: int) -> None:
+        """In some contexts, only the best `kept` hypotheses live on, with the weight of all."""
+        best = self.log_p.topk(min(kept, self.log_p.shape[1]), dim=1).indices
+        chosen = torch.zeros_like(self.log_p, dtype=torch.bool).scatter_(1, best, True)
+        chosen |= ~contexts.unsqueeze(1)
+        total = self.log_p.logsumexp(1, keepdim=True)
+        self.log_p = self.log_p.masked_fill(~chosen, -torch.inf)
+        self.log_p = self.log_p + (total - self.log_p.logsumexp(1, keepdim=True))
+        self._types.forget(chosen)
+        self._tokens.forget(chosen)
+
     def tidy(self) -> None:
         """Forgets nodes that are in no hypothesis' past, when that pays."""
         if self._tokens.wants_compaction():

@@ -68,6 +68,10 @@ class History:
         else:
             self.past = F.pad(past, (0, self.past.shape[2] - self.size))
 
+    def forget(self, kept: Bool[Tensor, "C b"]) -> None:
+        """Hypotheses that are not kept have no past any more."""
+        self.past &= kept.unsqueeze(2)
+
     def wants_compaction(self) -> bool:
         """Whether slots outside every past may be so many that dropping them pays."""
         return self.size > 1.5 * self._kept + 2 * self.past.shape[1]

@@ -64,6 +64,7 @@ def search_text(
     sync: bool = True,
     inner: Sequence[Inner] | None = None,
     num_best: int = 1,
+    histories: int | None = None,
 ) -> list[TextResult]:
     """Searches the trees of given contexts, all at once; dropout is off.
 
@@ -76,16 +77,26 @@ def search_text(
         sync: compare hypotheses at equal numbers of tokens; false: at equal numbers of actions.
         inner: atoms (pieces of words) that must become constituents.
         num_best: parses returned for each context, at most `beam`.
+        histories: when the first token of a further sentence is written, only so many hypotheses
+            live on, with the weight of all. A beam holds few of the many combinations of earlier
+            sentences' trees, so that the sums over it lose most of their mass in a long context.
+            This is another left-to-right model, which knows earlier sentences by few trees, but
+            gives every text a probability just the same; its sums lose little and cost less.
+            The log p of its parses are shares of that, no joint probabilities. None: off.
     Raises:
-        ValueError: an empty context or one longer than max_context_tokens; beam below 1.
+        ValueError: an empty context or one longer than max_context_tokens; beam or histories
+            below 1, histories without sync.
     """
-    if beam < 1:
-        raise ValueError(f"beam: {beam} is not allowed; it must be at least 1")
+    for name, value in (("beam", beam), ("histories", 1 if histories is None else histories)):
+        if value < 1:
+            raise ValueError(f"{name}: {value} is not allowed; it must be at least 1")
+    if histories is not None and not sync:
+        raise ValueError("histories need a word-level search (sync=True)")
     was_training = model.training
     model.eval()
     try:
         search = _TextSearch(model, contexts, beam, inner)
-        prefixes = search.run(close=True) if sync else search.run_by_action()
+        prefixes = search.run(True, histories) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
     finally:
         model.train(was_training)
@@ -96,7 +107,7 @@ def read_prompt(
 ) -> Beam:
     """The hypotheses that have just written the last token of each (equally long) context."""
     search = _TextSearch(model, contexts, beam, inner)
-    search.run(close=False)
+    search.run(False, None)
     return search.beam
 
 
@@ -113,15 +124,19 @@ class _TextSearch:
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
 
-    def run(self, close: bool) -> Float[Tensor, "C words"]:
+    def run(self, close: bool, histories: int | None) -> Float[Tensor, "C words"]:
         """Token by token; returns the log of the sum over the beam after each phase."""
         prefixes = []
         longest = int(self.tables.lengths.max())
-        for _ in range(longest + 1 if close else longest):
+        for words in range(1, longest + 2 if close else longest + 1):
             active = self._unfinished()
             while bool(active.any()):
                 self._expand(active)
                 active = self._unfinished() & (self.beam.pending == COMP)
+            if histories is not None and words <= longest:
+                opens = self.tables.opens[:, words]
+                if bool(opens.any()):
+                    self.beam.merge_histories(opens, histories)
             self.beam.tidy()
             prefixes.append(self.beam.log_p.logsumexp(1))
         return torch.stack(prefixes, 1)

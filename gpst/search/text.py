@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 Context = Sequence[Sequence[int]]
@@ -32,6 +32,8 @@ class TextTables:
     next_token: Int64[Tensor, "C words"]
     gen_limit: Int64[Tensor, "C words"]
     comp_limit: Int64[Tensor, "C words"]
+    opens: Bool[Tensor, "C words"]
+    """Whether the last token written opened a sentence, other than the first one."""
     closed_start: Int64[Tensor, "C"]
     """First token of the last sentence: a hypothesis is complete when its top starts there."""
 
@@ -53,7 +55,7 @@ class TextTables:
         if not lengths:
             raise ValueError("a search needs at least one context")
         size = max(lengths) + 1
-        tables = np.zeros((3, len(contexts), size), np.int64)
+        tables = np.zeros((4, len(contexts), size), np.int64)
         tables[1] = -1
         for number, context in enumerate(contexts):
             own = None if inner is None else inner[number]
@@ -61,9 +63,9 @@ class TextTables:
         starts = [
             length - len(context[-1]) for length, context in zip(lengths, contexts, strict=True)
         ]
-        next_token, gen_limit, comp_limit = torch.from_numpy(tables).to(device)
+        next_token, gen_limit, comp_limit, opens = torch.from_numpy(tables).to(device)
         moved = torch.tensor([lengths, starts], device=device)
-        return cls(moved[0], next_token, gen_limit, comp_limit, moved[1])
+        return cls(moved[0], next_token, gen_limit, comp_limit, opens == 1, moved[1])
 
 
 def _checked_length(context: Context, limit: int) -> int:
@@ -78,9 +80,9 @@ def _checked_length(context: Context, limit: int) -> int:
 
 
 def _tables(context: Context, inner: Inner | None) -> np.ndarray:
-    """(3, n + 1): next token, limit of GEN, limit of COMP after 0 .. n tokens."""
+    """(4, n + 1): next token, limit of GEN, limit of COMP, opens, after 0 .. n tokens."""
     tokens = [token for sentence in context for token in sentence]
-    gen, comp = [0], [0]
+    gen, comp, opens = [0], [0], [0]
     start = 0
     for number, sentence in enumerate(context):
         joined = [False] * len(sentence) if inner is None else list(inner[number])
@@ -95,7 +97,8 @@ def _tables(context: Context, inner: Inner | None) -> np.ndarray:
             last = offset == len(sentence) - 1
             gen.append(words if inside else start if last else atom)
             comp.append(atom if inside else start)
+            opens.append(int(offset == 0 and number > 0))
             atom = atom if inside else words
         start += len(sentence)
     gen[-1] = -1
-    return np.array([[*tokens, 0], gen, comp], np.int64)
+    return np.array([[*tokens, 0], gen, comp, opens], np.int64)

@@ -63,7 +63,7 @@ def test_a_large_beam_finds_the_best_continuations(tiny, oracle_of, prompt, new,
 def test_sampling_draws_from_the_models_distribution(tiny, oracle_of, logsum):
     model = tiny(3)
     oracle = oracle_of(model)
-    prompt, number = [[1, 2]], 4000
+    prompt, number = [[1, 2]], 1500
     scores: dict[int, list[float]] = {}
     for actions in continuations(prompt, 1):
         scores.setdefault(actions[-1], []).append(oracle.log_p(actions))
@@ -82,7 +82,7 @@ def test_sampling_draws_from_the_models_distribution(tiny, oracle_of, logsum):
 def test_samples_are_scored_rightly_and_repeat_with_their_seed(tiny, oracle_of):
     model = tiny(2)
     arguments = {
-        "max_new_tokens": 20, "final_tokens": FINAL, "sampling": Sampling(top_p=0.9, seed=3),
+        "max_new_tokens": 12, "final_tokens": FINAL, "sampling": Sampling(top_p=0.9, seed=3),
         "num_samples": 3,
     }  # fmt: skip
     heard: dict[int, list[int]] = {0: [], 1: [], 2: []}
@@ -93,8 +93,8 @@ def test_samples_are_scored_rightly_and_repeat_with_their_seed(tiny, oracle_of):
     assert found == again
     assert [heard[k] for k in range(3)] == [g.tokens for g in found]
     for generation in found:
-        assert len(generation.tokens) == 20
-        assert sum(map(len, generation.sentences)) == 24
+        assert len(generation.tokens) == 12
+        assert sum(map(len, generation.sentences)) == 16
         assert generation.sentences[0] == [1, 2, 5]
         for sentence, tree in zip(generation.sentences, generation.trees, strict=True):
             assert tree.num_tokens == len(sentence)
@@ -138,7 +138,7 @@ def test_the_end_token_and_the_full_context_stop(tiny):
 def test_beam_one_of_the_search_keeps_a_scored_hypothesis(tiny):
     model = tiny(6)
     [found] = generate(model, [[1, 2, 3]], max_new_tokens=6, beam=1, final_tokens=FINAL)
-    [wide] = generate(model, [[1, 2, 3]], max_new_tokens=6, beam=300, final_tokens=FINAL)
+    [wide] = generate(model, [[1, 2, 3]], max_new_tokens=6, beam=60, final_tokens=FINAL)
     assert found.log_p <= wide.log_p + 1e-6
     [text] = search_text(model, [found.sentences], beam=500)
     assert found.log_p <= text.prefix_log_p[-1] + 1e-6

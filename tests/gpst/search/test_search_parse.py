@@ -153,3 +153,42 @@ def test_bad_input_is_named(tiny):
         search_text(model, [[[1]]], beam=0)
     with pytest.raises(ValueError, match="atoms"):
         search_text(model, [[[1, 2]]], inner=[[[False, True]]])
+
+
+def test_one_history_carries_the_weight_of_all(tiny, oracle_of, logsum):
+    model = tiny(7)
+    oracle = oracle_of(model)
+    context = [[1, 2, 3, 4], [2, 5, 1], [3, 3]]
+    flat = [token for sentence in context for token in sentence]
+    sequences = list(oracle.sequences(context))
+
+    def prefixes(group, tokens):
+        """Their beginnings up to GEN of the given number of tokens."""
+        found = set()
+        for actions in group:
+            ends = [t for t, action in enumerate(actions) if action != COMP]
+            found.add(actions[: ends[tokens - 1] + 1])
+        return found
+
+    expected, shift, group = [], 0.0, sequences
+    for words in range(1, len(flat) + 1):
+        scores = {actions: oracle.log_p(actions) for actions in prefixes(group, words)}
+        total = shift + logsum(scores.values())
+        expected.append(total)
+        if words in (5, 8):  # the first token of a further sentence
+            best = max(scores, key=lambda actions: scores[actions])
+            group = [actions for actions in group if actions[: len(best)] == best]
+            shift = total - scores[best]
+    [result] = search_text(model, [context], beam=HUGE, histories=1)
+    assert result.prefix_log_p == pytest.approx(expected, abs=1e-5)
+    closed = shift + logsum(oracle.log_p(actions) for actions in group)
+    assert result.log_p == pytest.approx(closed, abs=1e-5)
+    [everything] = search_text(model, [context], beam=HUGE, histories=HUGE)
+    [plain] = search_text(model, [context], beam=HUGE)
+    assert everything.prefix_log_p == pytest.approx(plain.prefix_log_p, abs=1e-9)
+    [first, _] = search_text(model, [context, context[:1]], beam=HUGE, histories=1)
+    assert first.prefix_log_p == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ValueError, match="histories"):
+        search_text(model, [context], histories=0)
+    with pytest.raises(ValueError, match="word-level"):
+        search_text(model, [context], histories=1, sync=False)

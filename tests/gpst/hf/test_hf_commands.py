@@ -1,0 +1,143 @@
+"""The commands as a user calls them, and the formats of trees."""
+
+import io
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from PIL import Image
+
+from gpst.hf.commands import main
+from gpst.hf.formats import as_png, as_svg, as_text, draw
+from gpst.hf.interface import ParsedSentence
+from gpst.tree import Tree, right_branching
+
+PARSED = ParsedSentence(["a(b", "<&", "c"], Tree.from_splits(3, {(0, 2): 1, (0, 1): 0}), -1.5)
+
+
+def test_text_formats():
+    assert as_text(PARSED, "bracket") == "((a(b <&) c)"
+    assert as_text(PARSED, "ptb") == "(X (X (W a-LRB-b) (W <&)) (W c))"
+    assert as_text(PARSED, "ascii").splitlines() == ["┬─┬─a(b", "│ └─<&", "└─c"]
+    values = json.loads(as_text(PARSED, "json"))
+    assert values["words"] == PARSED.words
+    assert values["spans"][-1] == [0, 2]
+    assert values["log_p"] == -1.5
+    with pytest.raises(ValueError, match="format: 'x'"):
+        as_text(PARSED, "x")
+
+
+def test_pictures_show_every_word_and_edge():
+    long = ParsedSentence([f"word{k}" for k in range(9)], right_branching(9))
+    root = ElementTree.fromstring(as_svg([PARSED, long]))
+    name = "{http://www.w3.org/2000/svg}"
+    assert [t.text for t in root.iter(name + "text")] == [*PARSED.words, *long.words]
+    assert len(list(root.iter(name + "line"))) == 2 * 2 + 2 * 8
+    width, height = float(root.get("width")), float(root.get("height"))
+    for drawing in (draw(PARSED), draw(long)):
+        for line in drawing.lines:
+            assert min(line) >= 0
+            assert max(line[0], line[2]) <= width
+            assert line[3] <= height
+            assert line[1] < line[3]  # the parent is above
+    image = Image.open(io.BytesIO(as_png([PARSED, long])))
+    assert image.size == (
+        int(draw(long).width) + 1,
+        int(draw(PARSED).height + draw(long).height) + 1,
+    )
+    assert len(set(image.convert("L").tobytes())) > 2
+
+
+def run(capsys, *argv):
+    code = main([str(a) for a in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("method", ["inside", "left-to-right"])
+def test_parse_reads_a_file_or_standard_input(exported, tmp_path, capsys, monkeypatch, method):
+    text = "The old man sailed.\n\n  She saw the boats!\n"
+    (tmp_path / "in.txt").write_text(text)
+    arguments = ("--model", exported, "--method", method, "--beam", 3, "--format")
+    code, out, err = run(capsys, "parse", *arguments, "bracket", tmp_path / "in.txt")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 2
+    assert out.splitlines()[0].replace("(", "").replace(")", "") == "The old man sailed ."
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert run(capsys, "parse", *arguments, "bracket")[1] == out
+    code, out, _ = run(capsys, "parse", *arguments, "json", tmp_path / "in.txt")
+    assert [json.loads(line)["words"][-1] for line in out.splitlines()] == [".", "!"]
+    code, out, _ = run(capsys, "parse", *arguments, "ascii", tmp_path / "in.txt")
+    assert out.count("\n\n") == 1
+    code, out, _ = run(capsys, "parse", *arguments, "svg", tmp_path / "in.txt")
+    assert out.count("<text") == 10
+
+
+def test_surprisal_table(exported, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("The old man sailed.\nShe saw the boats!\n")
+    code, out, _ = run(capsys, "surprisal", "--model", exported, tmp_path / "in.txt")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert code == 0
+    assert rows[0] == ["sentence", "position", "word", "surprisal_bits"]
+    assert [row[:3] for row in rows[1:4]] == [
+        ["1", "1", "The"],
+        ["1", "2", "old"],
+        ["1", "3", "man"],
+    ]
+    assert rows[6][:3] == ["2", "1", "She"]
+    code, other, _ = run(
+        capsys, "surprisal", "--model", exported, "--document", tmp_path / "in.txt"
+    )
+    # The first sentence has no context in either; the second one has in a document.
+    assert other.splitlines()[:6] == out.splitlines()[:6]
+    assert other.splitlines()[6:] != out.splitlines()[6:]
+
+
+def test_generate_shows_text_and_trees(exported, capsys, monkeypatch):
+    arguments = ("generate", "--model", exported, "--max-new-tokens", 5)
+    code, out, err = run(capsys, *arguments, "--prompt", "The man", "--trees", "--seed", 3)
+    assert (code, err) == (0, "")
+    assert out.startswith("The man")
+    assert "┬─" in out
+    assert run(capsys, *arguments, "--prompt", "The man", "--trees", "--seed", 3)[1] == out
+    code, out, _ = run(capsys, *arguments, "--search", "--samples", 2, "--beam", 4)
+    assert code == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("The man"))
+    assert run(capsys, *arguments, "--prompt", "-")[1].startswith("The man")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        ((), 2, "command 'nothing': known are parse"),
+        (("prase",), 2, "command 'prase'"),
+        (("parse", "--model", "nowhere", "-"), 2, "model nowhere does not exist"),
+        (("parse", "--model", "MODEL", "nofile.txt"), 3, "cannot read nofile.txt"),
+        (("parse", "--model", "MODEL", "EMPTY"), 3, "holds no sentence"),
+        (("parse", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
+        (("parse", "--model", "MODEL", "LONG"), 3, "but the model takes 128"),
+        (("generate", "--model", "MODEL", "--prompt", "a b. " * 100), 3, "the prompt has"),
+    ],
+)
+def test_faults_are_one_line(exported, tmp_path, capsys, argv, code, message):
+    files = {"EMPTY": b"\n", "BYTES": b"\xff\xfe a", "LONG": b"boats " * 200}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    given = [
+        str(exported) if a == "MODEL" else str(tmp_path / a) if a in files else a for a in argv
+    ]
+    found, out, err = run(capsys, *given)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv", [("--beam", "0"), ("--format", "tiff"), ("--method", "up"), ("--temperature", "-1")]
+)
+def test_bad_options_are_usage(exported, argv):
+    command = "generate" if argv[0] == "--temperature" else "parse"
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--model", str(exported), *argv])
+    assert stopped.value.code == 2
