@@ -9,6 +9,7 @@ from transformers import GPT2LMHeadModel
 
 from gpst.batch import ContextBatch, padded_rows
 from gpst.config import GPT2Config
+from gpst.layers import init_std
 from gpst.losses import LossTerm, vocabulary_loss
 from gpst.model import ModelOutput, _check_context_length, _decay_groups
 
@@ -30,6 +31,7 @@ class GPT2Baseline(nn.Module):
                 resid_pdrop=config.dropout,
                 embd_pdrop=config.dropout,
                 attn_pdrop=config.dropout,
+                initializer_range=init_std(config.hidden_dim),
                 bos_token_id=config.bos_token_id,
                 eos_token_id=config.bos_token_id,
                 use_cache=False,

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gpst.config import CompositionConfig
-from gpst.layers import INIT_STD, at_least_fp32, init_linear
+from gpst.layers import at_least_fp32, init_std
 
 
 def plain_norm(x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
@@ -148,12 +148,19 @@ class Decomposition(_PairModel):
 
 
 class Scaling(nn.Module):
-    """Linear maps between the generative width H and the composition width D."""
+    """Linear maps between the generative width H and the composition width D.
+
+    They start as transposes of each other, so that an up-scaled constituent starts as a mixture of
+    its tokens' embeddings, as large as those beside which it stands.
+    """
 
     def __init__(self, hidden_dim: int, dim: int):
         super().__init__()
         self.down = nn.Linear(hidden_dim, dim)
         self.up = nn.Linear(dim, hidden_dim)
-        nn.init.xavier_uniform_(self.down.weight)
+        nn.init.orthogonal_(self.down.weight)
+        ratio = init_std(hidden_dim) * math.sqrt(hidden_dim / dim)
+        with torch.no_grad():
+            self.up.weight.copy_(self.down.weight.T * ratio)
         nn.init.zeros_(self.down.bias)
-        init_linear(self.up, INIT_STD / math.sqrt(dim))
+        nn.init.zeros_(self.up.bias)

@@ -20,7 +20,7 @@ from gpst.batch import ContextBatch, padded_rows
 from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import GPSTConfig
-from gpst.layers import INIT_STD, CausalStack, HeadMLP, at_least_fp32
+from gpst.layers import CausalStack, HeadMLP, at_least_fp32, init_linear, init_std
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,18 @@ class Generator(nn.Module):
         self.max_context_tokens = config.max_context_tokens
         # w_t runs from 0 (at <bos>) to the number of tokens of the context.
         self.position = nn.Embedding(config.max_context_tokens + 1, dim)
-        nn.init.normal_(self.position.weight, std=INIT_STD)
+        nn.init.normal_(self.position.weight, std=init_std(dim))
         self.type_layers = CausalStack(dim, heads, ffn, config.dropout, config.num_type_layers)
         self.type_norm = nn.LayerNorm(dim)
         self.type_head = HeadMLP(dim, dim, 2, config.head_dropout)
+        # At first the trees are random: a quiet head keeps their noise out of the type layers.
+        init_linear(self.type_head.out, 0.1)
         self.token_layers = CausalStack(dim, heads, ffn, config.dropout, config.num_token_layers)
         self.token_norm = nn.LayerNorm(dim)
-        self.token_head = HeadMLP(dim, dim, dim, config.head_dropout)
+        self.token_head = HeadMLP(dim, 2 * dim, dim, config.head_dropout)
+        self.token_head.start_as(torch.eye(dim))
         self.comp_embedding = (
-            None if config.surrogate else nn.Parameter(torch.randn(dim) * INIT_STD)
+            None if config.surrogate else nn.Parameter(torch.randn(dim) * init_std(dim))
         )
         """Ablation without surrogates: stands for every constituent."""
 

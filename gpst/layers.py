@@ -10,7 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-INIT_STD = 0.02
+
+def init_std(dim: int) -> float:
+    """Standard deviation of initial weights: GPT-2's 0.02 at its width of 768, as 1 / sqrt(width).
+
+    A narrow model with 0.02 starts with features near zero and stays on a plateau.
+    """
+    return 0.02 * math.sqrt(768 / dim)
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
@@ -18,9 +24,9 @@ def at_least_fp32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def init_linear(layer: nn.Linear, std: float = INIT_STD) -> None:
-    """Weights N(0, std), no bias."""
-    nn.init.normal_(layer.weight, std=std)
+def init_linear(layer: nn.Linear, scale: float = 1.0) -> None:
+    """Weights N(0, scale * init_std of the inputs), biases 0."""
+    nn.init.normal_(layer.weight, std=scale * init_std(layer.in_features))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
@@ -41,7 +47,7 @@ class CausalBlock(nn.Module):
         init_linear(self.query_key_value)
         init_linear(self.ffn_in)
         for residual in (self.attention_out, self.ffn_out):
-            init_linear(residual, INIT_STD / math.sqrt(2 * num_blocks))
+            init_linear(residual, 1 / math.sqrt(2 * num_blocks))
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
@@ -118,6 +124,18 @@ class HeadMLP(nn.Module):
         self.out = nn.Linear(mid_dim, out_dim)
         init_linear(self.dense)
         init_linear(self.out)
+
+    @torch.no_grad()
+    def start_as(self, matrix: Float[Tensor, "O I"]) -> None:
+        """Make the head compute matrix @ x at first, by gelu(x) - gelu(-x) = x; needs mid >= 2 in.
+
+        A random MLP before the tied embedding hides from it what the layers below already say: a
+        plateau at unigram perplexity several times as long (benchmarks/LOG.md).
+        """
+        size = matrix.shape[1]
+        identity = torch.eye(size, dtype=self.dense.weight.dtype)
+        self.dense.weight[: 2 * size] = torch.cat((identity, -identity))
+        self.out.weight[:, : 2 * size] = torch.cat((matrix, -matrix), 1)
 
     def forward(self, x: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
         return self.out(F.dropout(F.gelu(self.dense(x)), self.dropout, self.training))

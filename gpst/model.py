@@ -17,7 +17,7 @@ from gpst.chart.plan import ChartPlan, build_plan
 from gpst.composition import Composition, Decomposition, Scaling
 from gpst.config import GPSTConfig, GPT2Config, ModelConfig
 from gpst.generator import Generator, GeneratorLayout
-from gpst.layers import INIT_STD, HeadMLP
+from gpst.layers import HeadMLP, init_std
 from gpst.losses import LossTerm, height_loss, type_loss, vocabulary_loss
 from gpst.parser import BoundaryParser, add_noise, split_loss
 from gpst.tree import Tree
@@ -40,13 +40,14 @@ class GPST(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        nn.init.normal_(self.embedding.weight, std=INIT_STD)
+        nn.init.normal_(self.embedding.weight, std=init_std(config.hidden_dim))
         dim = config.composition.dim
         self.parser = BoundaryParser(config.vocab_size, config.parser)
         self.scaling = Scaling(config.hidden_dim, dim)
         self.composition = Composition(config.composition)
         self.decomposition = Decomposition(config.composition)
         self.autoencoding_head = HeadMLP(dim, 4 * dim, config.hidden_dim, config.head_dropout)
+        self.autoencoding_head.start_as(self.scaling.down.weight.T)
         self.generator = Generator(config)
         self.checkpointing: set[str] = set()
         """Parts whose activations are recomputed in the backward pass: composition, generator."""

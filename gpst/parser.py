@@ -19,7 +19,7 @@ from gpst.batch import ContextBatch
 from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import ParserConfig
-from gpst.layers import at_least_fp32, init_linear
+from gpst.layers import at_least_fp32, init_linear, init_std
 
 
 def _rotate(x: Float[Tensor, "S h T d"]) -> Float[Tensor, "S h T d"]:
@@ -71,11 +71,11 @@ class BoundaryParser(nn.Module):
     def __init__(self, vocab_size: int, config: ParserConfig):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, config.dim)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.embedding.weight, std=init_std(config.dim))
         self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.dim)
         self.dense = nn.Linear(2 * config.dim, config.dim)
-        self.score = nn.Linear(config.dim, 1)
+        self.score = nn.Linear(config.dim, 1, bias=False)  # a softmax would not see a bias
         init_linear(self.dense)
         init_linear(self.score)
 

@@ -24,7 +24,7 @@ from gpst.batch import ContextBatch
 from gpst.chart.decode import decode, trees_of
 from gpst.generator import GeneratorLayout
 from gpst.hf.configuration import GPSTConfig
-from gpst.layers import INIT_STD
+from gpst.layers import init_std
 from gpst.losses import total_loss
 from gpst.model import GPST
 from gpst.search.generate import Sampling, generate
@@ -60,7 +60,7 @@ class GPSTPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """The core model initialises itself; this is for heads that a checkpoint lacks."""
         if module is getattr(self, "classifier", None):
-            nn.init.normal_(module.weight, std=INIT_STD)  # type: ignore[arg-type]
+            nn.init.normal_(module.weight, std=init_std(self.config.hidden_dim))  # type: ignore[arg-type]
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def get_input_embeddings(self) -> nn.Module:

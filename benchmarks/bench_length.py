@@ -1,0 +1,123 @@
+"""Does time or memory a token grow with the length of a sentence?
+
+    python benchmarks/bench_length.py [--config configs/model/gpst_tiny.yaml]
+
+Forward and backward of GPST on the same number of tokens, cut into sentences of 16 ... 1024 tokens,
+with random, right-branching and balanced boundary scores, all lengths in turns within one run.
+Prints a table and one JSON line; the ratio is that of n = 1024 to n = 32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from gpst.batch import ContextBatch
+from gpst.config import config_from_dict
+from gpst.losses import total_loss
+from gpst.model import GPST
+
+LENGTHS = [16, 32, 64, 128, 256, 512, 1024]
+
+
+def boundary_scores(shape: str, length: int, rng: np.random.Generator) -> np.ndarray:
+    """(length,) scores whose top-down tree is random, right-branching or balanced."""
+    if shape == "random":
+        return rng.normal(size=length)
+    if shape == "right":
+        return -np.arange(length, dtype=float)
+    scores = np.zeros(length)
+    # The middle boundary of every span is the highest: rank it by the depth of its span.
+    work = [(0, length - 1, 0.0)]
+    while work:
+        first, last, depth = work.pop()
+        if first < last:
+            middle = (first + last) // 2
+            scores[middle] = -depth
+            work += [(first, middle, depth + 1), (middle + 1, last, depth + 1)]
+    return scores
+
+
+def held_bytes(model: GPST, batch: ContextBatch) -> int:
+    """Bytes that the forward pass keeps for the backward pass, without parameters."""
+    seen: dict[int, int] = {}
+    own = {p.data_ptr() for p in model.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in own:
+            seen[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        model(batch)
+    return sum(seen.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--config", default="configs/model/gpst_tiny.yaml")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    values = yaml.safe_load(Path(args.config).read_text()) | {"vocab_size": 512, "bos_token_id": 0}
+    torch.manual_seed(0)
+    model = GPST(config_from_dict(values)).train()  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    cases = {}
+    for shape in ("random", "right", "balanced"):
+        for length in LENGTHS:
+            sentences = [
+                rng.integers(0, 512, length).tolist() for _ in range(args.tokens // length)
+            ]
+            per_context = max(1024 // length, 1)
+            contexts = [
+                sentences[i : i + per_context] for i in range(0, len(sentences), per_context)
+            ]
+            scores = np.concatenate([boundary_scores(shape, length, rng) for _ in sentences])
+            cases[shape, length] = ContextBatch.from_sentences(contexts), torch.from_numpy(scores)
+    times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    memory: dict[tuple[str, int], float] = {}
+    build = model.plan
+    for number in range(args.repeat + 1):
+        for case, (batch, scores) in cases.items():
+            model.plan = lambda b, _, inner=None, s=scores: build(b, s, inner)  # type: ignore[method-assign]
+            start = time.perf_counter()
+            total_loss(model(batch).losses, batch.counts).backward()
+            model.zero_grad()
+            if number:
+                times[case].append(time.perf_counter() - start)
+            elif case[0] == "random":
+                memory[case] = held_bytes(model, batch) / args.tokens
+    print("scores    length   us a token   kB kept a token")
+    median = {case: statistics.median(t) / args.tokens * 1e6 for case, t in times.items()}
+    for (shape, length), us in median.items():
+        kept = memory.get((shape, length))
+        print(f"{shape:9} {length:6} {us:12.1f} {'' if kept is None else f'{kept / 1e3:12.1f}'}")
+    report = {
+        "benchmark": "length",
+        "config": args.config,
+        "tokens": args.tokens,
+        "machine": f"{platform.machine()} {args.threads} thread(s)",
+        "torch": torch.__version__,
+        "ratio_1024_to_32": {
+            shape: round(median[shape, 1024] / median[shape, 32], 3)
+            for shape in ("random", "right", "balanced")
+        },
+        "memory_ratio_1024_to_32": round(memory["random", 1024] / memory["random", 32], 3),
+        "us_a_token": {f"{shape} {length}": round(us, 1) for (shape, length), us in median.items()},
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
