@@ -22,9 +22,9 @@ BLOCKS=(); if [ -f "$INPUT" ]; then BLOCKS=(--split-blank-lines); fi # one file:
 # All GPUs (a power of two of them, so that the batch divides), else two ranks on the CPU.
 GPUS=$(python -c 'import torch; n = torch.cuda.device_count(); print(min(1 << n.bit_length() - 1, 4) if n else 0)')
 if [ "$GPUS" -gt 0 ]; then
-  LAUNCH=(deepspeed --num_gpus "$GPUS" launch/pretrain.sh) EXTRA=("train.micro_batch_contexts_per_rank=$((4 / GPUS))")
+  LAUNCH=(deepspeed -q --num_gpus "$GPUS" launch/pretrain.sh) EXTRA=("train.micro_batch_contexts_per_rank=$((4 / GPUS))")
 else
-  LAUNCH=(DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed launch/pretrain.sh) EXTRA=()
+  LAUNCH=(DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh) EXTRA=()
 fi
 ARGS=("data.path=$DATA" "${EXTRA[@]}")
 
