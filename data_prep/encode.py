@@ -20,7 +20,7 @@ from data_prep.segment import Segmenter
 from data_prep.tokenizer.engines import Engine
 from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
 
-PIECE_BYTES = 1 << 20  # a longer document is encoded in pieces, to bound memory
+PIECE_BYTES = 1 << 17  # a longer document is encoded in pieces, to bound memory
 # what a token begins with
 INSIDE, CHARACTER, WORD = range(3)
 _SPACE_CHARACTERS = "ĠĊĉč▁"  # space, LF, tab, CR as byte-level BPE writes them; Metaspace

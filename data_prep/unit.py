@@ -27,6 +27,7 @@ from data_prep.normalise import CleanBatch, normalise
 from data_prep.segment import get_segmenter
 from data_prep.sources import get_source
 from data_prep.sources.base import Unit
+from data_prep.sources.ranges import cut_long_documents
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import load_tokenizer
 
@@ -72,7 +73,8 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
     try:
         for part in unit.parts:
             for batch in source.read(part, job.arguments.options, recorder):
-                _run_batch(job, encoder, batch, recorder, writer)
+                for piece in cut_long_documents(batch, recorder):
+                    _run_batch(job, encoder, piece, recorder, writer)
         sizes = writer.close()
     except BaseException:
         writer.abort()

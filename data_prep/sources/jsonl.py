@@ -10,10 +10,8 @@ from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.ranges import (
     BATCH_BYTES,
-    MAX_DOCUMENT_BYTES,
     RANGE_BYTES,
     chunks,
-    cut_point,
     last_line_end,
     open_range,
 )
@@ -79,18 +77,16 @@ def _documents(
     documents: list[bytes] = []
     places: list[int] = []
     size = 0
-    for line in data.split(b"\n"):
-        text = _text_of(line, offset, path, field, recorder)
-        while text is not None and len(text) > MAX_DOCUMENT_BYTES:
-            cut = cut_point(text)
-            recorder.count("documents_cut_too_long")
-            yield RawBatch.join([text[:cut]], path, [offset])
-            text = text[cut:]
+    start, view = 0, memoryview(data)
+    while start < len(data):
+        end = data.find(b"\n", start)
+        end = end if end >= 0 else len(data)
+        text = _text_of(view[start:end], offset + start, path, field, recorder)
         if text is not None:
             documents.append(text)
-            places.append(offset)
+            places.append(offset + start)
             size += len(text)
-        offset += len(line) + 1
+        start = end + 1
         if size > BATCH_BYTES:
             yield RawBatch.join(documents, path, places)
             documents, places, size = [], [], 0
@@ -98,20 +94,25 @@ def _documents(
         yield RawBatch.join(documents, path, places)
 
 
-def _text_of(line: bytes, offset: int, path: str, field: str, recorder: Recorder) -> bytes | None:
+def _text_of(
+    line: memoryview, offset: int, path: str, field: str, recorder: Recorder
+) -> bytes | None:
     """The text of one line as UTF-8, or None when the line is blank or dropped."""
-    stripped = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
-    if not stripped.strip():
+    # bytes that are not UTF-8 pass through JSON as lone surrogates, for the cleaning to count
+    decoded = str(line, "utf-8", "surrogateescape")
+    if offset == 0:
+        decoded = decoded.removeprefix("\ufeff")
+    if not decoded or decoded.isspace():
         return None
     try:
-        # bytes that are not UTF-8 pass through JSON as lone surrogates, for the cleaning to count
-        record = json.loads(stripped.decode("utf-8", "surrogateescape"))
+        record = json.loads(decoded)
     except (ValueError, RecursionError) as error:
         detail = str(error)
-        if offset == 0 and stripped.lstrip()[:1] == b"[":
+        if offset == 0 and decoded.lstrip()[:1] == "[":
             detail = "an array, not an object a line; convert it: jq -c '.[]' FILE"
         recorder.drop("bad_json", path, offset, detail)
         return None
+    del decoded  # it may be large
     if not isinstance(record, dict):
         recorder.drop("not_a_json_object", path, offset, f"a {type(record).__name__}")
         return None

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Part, SourceOptions
-from data_prep.sources.ranges import BATCH_BYTES, MAX_DOCUMENT_BYTES, cut_point
+from data_prep.sources.ranges import BATCH_BYTES
 
 
 class ParquetSource:
@@ -104,15 +104,4 @@ def arrow_documents(column: Any, path: str, first: int, recorder: Recorder) -> I
         for row in np.flatnonzero(~there).tolist():
             recorder.drop("missing_text_field", path, first + row)
     starts, ends, places = offsets[:-1][there], offsets[1:][there], np.flatnonzero(there) + first
-    long = ends - starts > MAX_DOCUMENT_BYTES
-    if not long.any():
-        yield RawBatch(data, starts, ends, path, places)
-        return
-    for start, end, place in zip(starts.tolist(), ends.tolist(), places.tolist(), strict=True):
-        text = data[start:end].tobytes()
-        while len(text) > MAX_DOCUMENT_BYTES:
-            cut = cut_point(text)
-            recorder.count("documents_cut_too_long")
-            yield RawBatch.join([text[:cut]], path, [place])
-            text = text[cut:]
-        yield RawBatch.join([text], path, [place])
+    yield RawBatch(data, starts, ends, path, places)

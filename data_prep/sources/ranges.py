@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+import numpy as np
+
+from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.streams import CHUNK, BrokenStreamError, ByteStream
 
 RANGE_BYTES = 16 << 20  # a plain file is cut into ranges of this size
 BATCH_BYTES = 4 << 20
 # a document longer than this is cut into several, so that memory stays bounded
-MAX_DOCUMENT_BYTES = 32 << 20
+MAX_DOCUMENT_BYTES = 8 << 20
+# a line longer than this is not read whole (and so is not JSON)
+MAX_LINE_BYTES = 128 << 20
 
 # the place right after the last (or, with find, the first) record end in some bytes, or 0
 EndFinder = Callable[[bytes], int]
@@ -86,7 +91,7 @@ def chunks(
     """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes, is last).
 
     When the stream turns out to be broken, the whole records before come first, then the error.
-    A record of more than 4 * MAX_DOCUMENT_BYTES is handed on in pieces that end anywhere.
+    A record of more than MAX_LINE_BYTES is handed on in pieces that end anywhere.
     """
     held: list[bytes] = []
     length = 0
@@ -104,17 +109,38 @@ def chunks(
         if length < size:
             continue
         joined = b"".join(held)
+        held = [joined]
         end = find_end(joined)
-        if end == 0 and length < 4 * MAX_DOCUMENT_BYTES:
-            held = [joined]
+        if end == 0 and length < MAX_LINE_BYTES:
             size = max(size, 2 * length)  # look again when twice as much is there: linear time
             continue
         end = end or length
-        yield offset, joined[:end], False
+        chunk, held = joined[:end], [joined[end:]]
+        del joined  # it may be large, and the caller takes its time
+        yield offset, chunk, False
         offset += end
-        held, length = [joined[end:]], length - end
+        length -= end
         size = BATCH_BYTES
     yield offset, b"".join(held), True
+
+
+def cut_long_documents(batch: RawBatch, recorder: Recorder) -> Iterator[RawBatch]:
+    """The batch itself, or, when it has documents that are too long, batches of their pieces."""
+    sizes = batch.ends - batch.starts
+    if not (sizes > MAX_DOCUMENT_BYTES).any():
+        yield batch
+        return
+    for number, size in enumerate(sizes.tolist()):
+        first, stop = int(batch.starts[number]), int(batch.ends[number])
+        place = batch.places[number : number + 1]
+        if size > MAX_DOCUMENT_BYTES:
+            recorder.count("documents_cut_too_long")
+        while stop - first > MAX_DOCUMENT_BYTES:
+            window = batch.data[first : first + MAX_DOCUMENT_BYTES + 4].tobytes()
+            last = first + cut_point(window, MAX_DOCUMENT_BYTES)
+            yield RawBatch(batch.data, np.array([first]), np.array([last]), batch.file, place)
+            first = last
+        yield RawBatch(batch.data, np.array([first]), np.array([stop]), batch.file, place)
 
 
 def cut_point(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
-from data_prep.sources.ranges import MAX_DOCUMENT_BYTES, RANGE_BYTES, cut_point
+from data_prep.sources.ranges import RANGE_BYTES
 
 _TITLE = re.compile(rb"(?:\A|\n[ \t\r]*\n)[ \t\r\n]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)")
 _JOINED = re.compile(rb" @([-,.])@ ")
@@ -47,7 +47,7 @@ class WikiTextSource:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             with data:
                 for start, stop in _articles(data, part):
-                    yield from _documents(data[start:stop], start, part.path, options, recorder)
+                    yield from _documents(data[start:stop], start, part.path, options)
 
 
 def _articles(data: mmap.mmap, part: Part) -> Iterator[tuple[int, int]]:
@@ -73,17 +73,12 @@ def _next_title(data: mmap.mmap, at: int) -> int:
 
 
 def _documents(
-    article: bytes, offset: int, path: str, options: SourceOptions, recorder: Recorder
+    article: bytes, offset: int, path: str, options: SourceOptions
 ) -> Iterator[RawBatch]:
     if options.detokenize:
         article = detokenize(article)
     if offset == 0 and not article.strip():
         return  # the blank line that every file begins with
-    while len(article) > MAX_DOCUMENT_BYTES:
-        cut = cut_point(article)
-        recorder.count("documents_cut_too_long")
-        yield RawBatch.join([article[:cut]], path, [offset])
-        article = article[cut:]
     yield RawBatch.join([article], path, [offset])
 
 

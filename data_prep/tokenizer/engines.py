@@ -88,6 +88,8 @@ class ReferenceEngine:
     """The library ``tokenizers``, one thread."""
 
     name = "tokenizers"
+    # its results take a hundred bytes a token until they are arrays
+    GROUP_BYTES = 1 << 19
 
     def __init__(self, loaded: LoadedTokenizer):
         # the worker processes are the parallelism
@@ -98,12 +100,25 @@ class ReferenceEngine:
     def encode(self, data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See ``Engine.encode``."""
         raw = data.tobytes()
-        pieces, start = [], 0
+        ids: list[np.ndarray] = []
+        counts: list[int] = []
+        held: list[str] = []
+        size = start = 0
         for end in ends.tolist():
-            pieces.append(raw[start:end].decode())
+            held.append(raw[start:end].decode())
+            size += end - start
             start = end
+            if size > self.GROUP_BYTES:
+                self._encode_group(held, ids, counts)
+                held, size = [], 0
+        self._encode_group(held, ids, counts)
+        return np.concatenate(ids), np.cumsum(counts, dtype=np.int64)
+
+    def _encode_group(self, pieces: list[str], ids: list[np.ndarray], counts: list[int]) -> None:
         found = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        return _flatten([encoding.ids for encoding in found])
+        flat, ends = _flatten([encoding.ids for encoding in found])
+        ids.append(flat)
+        counts.extend(np.diff(ends, prepend=0).tolist())
 
 
 class GigatokenEngine:

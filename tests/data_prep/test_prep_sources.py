@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.batch import Recorder
+from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
 from data_prep.sources import NAMES, find_input, get_source, ranges
 from data_prep.sources.archive import read_members
@@ -241,21 +241,29 @@ def test_byte_ranges_cover_everything_once(tmp_path, monkeypatch, size):
     assert [b.strip() for b in blocks] == texts
 
 
-def test_long_lines_and_files_are_cut(tmp_path, monkeypatch):
-    from data_prep.sources import jsonl, text
+def test_long_documents_are_cut(tmp_path, monkeypatch):
+    """Their pieces are the whole text, in order; the others are left as they are."""
+    from data_prep.sources import text
 
-    long = "word " * 2000
-    for module in (jsonl, text):
-        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1000)
-        monkeypatch.setattr(module, "cut_point", lambda data: ranges.cut_point(data, 1000))
+    monkeypatch.setattr(ranges, "MAX_DOCUMENT_BYTES", 1000)
+    texts = [b"short", "wörd ".encode() * 2000, b"x" * 2500, b"end"]
+    batch, recorder = RawBatch.join(texts, "file", [3, 5, 7, 9]), Recorder()
+    pieces: dict[int, list[bytes]] = {}
+    for piece in ranges.cut_long_documents(batch, recorder):
+        for start, end, place in zip(piece.starts, piece.ends, piece.places, strict=True):
+            pieces.setdefault(int(place), []).append(piece.data[start:end].tobytes())
+    assert [b"".join(found) for found in pieces.values()] == texts
+    assert all(len(p) <= 1000 for found in pieces.values() for p in found)
+    assert all(p.endswith(b" ") for p in pieces[5])
+    assert recorder.counters == {"documents_cut_too_long": 2}
+    # a whole file is cut while it is read
+    monkeypatch.setattr(text, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(text, "cut_point", lambda data: ranges.cut_point(data, 1000))
     monkeypatch.setattr(text, "CHUNK", 300)
-    (tmp_path / "x.jsonl").write_text(json.dumps({"text": long}) + '\n{"text": "end"}\n')
-    (tmp_path / "x.txt").write_text(long)
-    for name, after in (("jsonl", ["end"]), ("text", [])):
-        documents, recorder = read(name, [tmp_path], tmp_path)
-        assert "".join(documents) == long + "".join(after)
-        assert all(len(d) <= 1000 for d in documents)
-        assert recorder.counters["documents_cut_too_long"] == 9
+    (tmp_path / "x.txt").write_bytes(texts[1])
+    documents, recorder = read("text", [tmp_path], tmp_path)
+    assert "".join(documents).encode() == texts[1]
+    assert all(len(d.encode()) <= 1000 for d in documents)
 
 
 @pytest.mark.parametrize("data", [b"abc\n\ndef", b"abc\ndef", b"abc def", "日本語".encode() * 4])
