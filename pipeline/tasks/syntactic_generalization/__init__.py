@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean, pstdev
 from typing import Any
+
+from tqdm import tqdm
 
 from pipeline.errors import ConfigError
 from pipeline.strict import require
@@ -22,7 +25,9 @@ SUMMARY = "accuracy on the SyntaxGym suites, by circuit"
 class Options:
     """See `add_arguments`."""
 
-    model: str | None = option(None, "exported model, checkpoint or run")
+    model: tuple[str, ...] = option(
+        (), "exported models, checkpoints or runs; of several (seeds): mean and deviation"
+    )
     suites: str | None = option(None, "folder of SyntaxGym suites, or one suite's .json file")
     beam: int = option(300, "hypotheses in GPST's prefix probabilities")
     batch_tokens: int | None = option(
@@ -39,7 +44,7 @@ class Options:
         for name in ("beam", "batch_tokens", "max_items"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, ">= 1")
-        if self.model is None:
+        if not self.model:
             raise ConfigError("--model is missing: give an exported model, a checkpoint or a run")
         if self.suites is None:
             raise ConfigError("--suites is missing: give the folder of SyntaxGym's JSON files")
@@ -57,39 +62,49 @@ def run(arguments: Namespace) -> int:
         PipelineError: an error that a user can act on.
     """
     options = read_options(Options, arguments)
-    assert options.model is not None
     assert options.suites is not None
     outcome = Outcome.at(options.output)
     suites = read_suites(options.suites, options.attach_punctuation)
     if options.max_items:
         suites = [first_items(suite, options.max_items) for suite in suites]
-    from pipeline.tasks.loading import load_model
-    from pipeline.tasks.syntactic_generalization import score
-
-    loaded = load_model(options.model, options.device)
-    began = time.perf_counter()
-    items, crossing = _evaluate(loaded, suites, options)
-    seconds = time.perf_counter() - began
-    by_suite = score.suite_scores(suites, items)
-    circuits, first = score.circuit_scores(by_suite), score.circuit_scores(by_suite, True)
+    runs, lines = [], []
+    for path in options.model:
+        about, own = _evaluate(path, suites, options)
+        runs.append(about)
+        lines += own
     results = {
         "task": "syntactic_generalization",
         "options": asdict(options),
         "protocol": "an item passes when all its suite's predictions hold; mean over items, then "
         "over the suites of a circuit, then over circuits (Hu et al. 2020)",
-        "model": {"path": loaded.path, "fingerprint": loaded.fingerprint},
         "data": {"path": options.suites, "sha256": fingerprint(suite.path for suite in suites)},
-        "score": score.overall(circuits),
-        "circuits": circuits,
-        "first_formula": {"score": score.overall(first), "circuits": first},
-        "suites": {name: asdict(suite) for name, suite in by_suite.items()},
-        "tokens_over_regions": crossing,
-        "items_per_second": len(items) / seconds,
+        **over_models(runs),
+        "runs": runs,
     }
-    outcome.write(results, [asdict(item) | {"passes": item.passes} for item in items])
+    outcome.write(results, lines)
     print(report(results))
     print(f"results: {outcome.folder / 'results.json'}")
     return 0
+
+
+def over_models(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and (population) deviation over models of the scores and circuits."""
+
+    def spread(values: Sequence[float | None]) -> dict[str, float | None]:
+        known = [value for value in values if value is not None]
+        if not known:
+            return {"mean": None, "deviation": None}
+        return {"mean": fmean(known), "deviation": pstdev(known)}
+
+    def both(get: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "score": spread([get(run)["score"] for run in runs]),
+            "circuits": {
+                name: spread([get(run)["circuits"][name] for run in runs]) for name in CIRCUITS
+            },
+        }
+
+    return {**both(lambda run: run), "first_formula": both(lambda run: run["first_formula"])}
 
 
 def first_items(suite: Suite, count: int) -> Suite:
@@ -97,15 +112,18 @@ def first_items(suite: Suite, count: int) -> Suite:
     return Suite(suite.name, suite.formulas, suite.items[:count], suite.path)
 
 
-def _evaluate(loaded: Any, suites: Sequence[Suite], options: Options) -> tuple[list[Any], int]:
-    from tqdm import tqdm
-
+def _evaluate(
+    path: str, suites: Sequence[Suite], options: Options
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A model's results, and its lines of predictions.jsonl."""
     from gpst.model import GPST
-    from pipeline.tasks.syntactic_generalization.score import evaluate_suites
+    from pipeline.tasks.loading import load_model
+    from pipeline.tasks.syntactic_generalization import score
     from pipeline.tasks.syntactic_generalization.surprisal import ModelSurprisals
 
-    is_gpst = isinstance(loaded.model, GPST)
-    default = max(1, 76800 // options.beam) if is_gpst else 4096
+    loaded = load_model(path, options.device)
+    default = max(1, 76800 // options.beam) if isinstance(loaded.model, GPST) else 4096
+    began = time.perf_counter()
     with tqdm(desc="reading", unit=" texts", disable=not sys.stderr.isatty()) as bar:
         surprisals = ModelSurprisals(
             loaded.model,
@@ -114,29 +132,53 @@ def _evaluate(loaded: Any, suites: Sequence[Suite], options: Options) -> tuple[l
             batch_tokens=options.batch_tokens or default,
             progress=bar.update,
         )
-        return evaluate_suites(suites, surprisals)
+        items, crossing = score.evaluate_suites(suites, surprisals)
+    seconds = time.perf_counter() - began
+    by_suite = score.suite_scores(suites, items)
+    circuits, first = score.circuit_scores(by_suite), score.circuit_scores(by_suite, True)
+    about = {
+        "model": {"path": loaded.path, "fingerprint": loaded.fingerprint},
+        "score": score.overall(circuits),
+        "circuits": circuits,
+        "first_formula": {"score": score.overall(first), "circuits": first},
+        "suites": {name: asdict(suite) for name, suite in by_suite.items()},
+        "tokens_over_regions": crossing,
+        "items_per_second": len(items) / seconds,
+    }
+    lines = [{"model": path, **asdict(item), "passes": item.passes} for item in items]
+    return about, lines
 
 
 def report(results: dict[str, Any]) -> str:
-    """The tables for the terminal: suites, then circuits."""
-    by_suite, first = results["suites"], results["first_formula"]
+    """The tables for the terminal: suites (means over models), then circuits."""
+    runs, first = results["runs"], results["first_formula"]
+    suites = sorted(
+        runs[0]["suites"].items(), key=lambda pair: (pair[1]["circuit"] or "~", pair[0])
+    )
     rows: list[list[str | float | None]] = [
-        [name, suite["circuit"] or "(alone)", str(suite["num_items"]), suite["score"]]
-        for name, suite in sorted(
-            by_suite.items(), key=lambda pair: (pair[1]["circuit"] or "~", pair[0])
-        )
+        [
+            name,
+            suite["circuit"] or "(alone)",
+            str(suite["num_items"]),
+            fmean(run["suites"][name]["score"] for run in runs),
+        ]
+        for name, suite in suites
     ]
     lines = [table(["suite", "circuit", "items", "passed %"], rows), ""]
-    circuits: list[list[str | float | None]] = [
-        [circuit, results["circuits"][circuit], first["circuits"][circuit]] for circuit in CIRCUITS
-    ]
-    circuits.append(["mean over circuits", results["score"], first["score"]])
-    lines.append(table(["circuit", "passed %", "first formula only %"], circuits))
-    if results["score"] is None:
+    several = len(runs) > 1
+    circuits: list[list[str | float | None]] = []
+    for name in [*CIRCUITS, "mean over circuits"]:
+        total = name not in CIRCUITS
+        mine = results["score"] if total else results["circuits"][name]
+        theirs = first["score"] if total else first["circuits"][name]
+        spread = [mine["deviation"]] if several else []
+        circuits.append([name, mine["mean"], *spread, theirs["mean"]])
+    header = ["circuit", "passed %", *["deviation"] * several, "first formula only %"]
+    lines.append(table(header, circuits))
+    if results["score"]["mean"] is None:
         lines.append("The mean needs suites of all circuits.")
-    if results["tokens_over_regions"]:
+    if crossing := sum(run["tokens_over_regions"] for run in runs):
         lines.append(
-            f"{results['tokens_over_regions']} tokens reach over the end of a region and count "
-            "where they begin."
+            f"{crossing} tokens reach over the end of a region and count where they begin."
         )
     return "\n".join(lines)

@@ -78,7 +78,7 @@ def tiny_gpst() -> Callable[..., nn.Module]:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim >= 2:
-                    parameter.mul_(8.0)
+                    parameter.mul_(3.0)
         return model.eval()
 
     return make

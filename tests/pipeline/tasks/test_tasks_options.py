@@ -63,7 +63,7 @@ def test_shipped_configs_load(path: Path) -> None:
         "grammar_induction": (grammar_induction.Options, {"trees": "t"}),
         "syntactic_generalization": (
             syntactic_generalization.Options,
-            {"model": "m", "suites": "s"},
+            {"model": ["m"], "suites": "s"},
         ),
     }
     cls, given = next(value for name, value in tasks.items() if path.stem.startswith(name))

@@ -322,7 +322,7 @@ def test_command_writes_results_predictions_and_tables(
     loaded = LoadedModel(model, pieces, "models/tiny", "f" * 64)
     monkeypatch.setattr(loading, "load_model", lambda path, device: loaded)
     config = tmp_path / "options.yaml"
-    config.write_text(f"suites: {folder}\nbeam: 7\nmodel: models/tiny\n")
+    config.write_text(f"suites: {folder}\nbeam: 7\nmodel: [models/tiny]\n")
     output = tmp_path / "out"
 
     assert command("--config", str(config), "--output", str(output), "--beam", "5") == 0
@@ -330,19 +330,58 @@ def test_command_writes_results_predictions_and_tables(
     results = json.loads((output / "results.json").read_text())
     lines = [json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert results["options"]["beam"] == 5
-    assert results["model"] == {"path": "models/tiny", "fingerprint": "f" * 64}
-    assert results["suites"]["number_prep"]["num_items"] == 3
+    (run,) = results["runs"]
+    assert run["model"] == {"path": "models/tiny", "fingerprint": "f" * 64}
+    assert run["suites"]["number_prep"]["num_items"] == 3
     assert len(lines) == 6
     # The score follows from the predictions.
     own = [line for line in lines if line["suite"] == "number_prep"]
     passed = [line["bits"]["match"]["2"] < line["bits"]["mismatch"]["2"] for line in own]
     assert [line["passes"] for line in own] == passed
-    assert results["circuits"]["Agreement"] == pytest.approx(100 * sum(passed) / 3)
-    assert results["score"] is None
+    assert run["circuits"]["Agreement"] == pytest.approx(100 * sum(passed) / 3)
+    assert results["circuits"]["Agreement"] == {
+        "mean": pytest.approx(100 * sum(passed) / 3),
+        "deviation": 0.0,
+    }
+    assert results["score"]["mean"] is run["score"] is None
     shown = capsys.readouterr().out
     for name in CIRCUITS:
         assert name in shown
     assert "The mean needs suites of all circuits." in shown
+
+
+def test_several_models_give_mean_and_deviation(
+    folder: Path,
+    tmp_path: Path,
+    tiny_gpt2: Callable,
+    pieces: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = tiny_gpt2(pieces.get_vocab_size())
+    monkeypatch.setattr(
+        loading, "load_model", lambda path, device: LoadedModel(model, pieces, path, path)
+    )
+    output = tmp_path / "out"
+
+    command("--model", "a", "b", "--suites", str(folder), "--output", str(output))
+
+    results = json.loads((output / "results.json").read_text())
+    lines = [json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()]
+    assert [run["model"]["fingerprint"] for run in results["runs"]] == ["a", "b"]
+    assert [line["model"] for line in lines] == ["a"] * 6 + ["b"] * 6
+    assert "deviation" in capsys.readouterr().out
+
+    some = dict.fromkeys(CIRCUITS, 40.0)
+    none = {"score": None, "circuits": dict.fromkeys(CIRCUITS)}
+    runs = [
+        {"score": 40.0, "circuits": some, "first_formula": none},
+        {"score": 50.0, "circuits": some | {"Licensing": 43.0}, "first_formula": none},
+    ]
+    found = syntactic_generalization.over_models(runs)
+    assert found["score"] == {"mean": 45.0, "deviation": 5.0}
+    assert found["circuits"]["Licensing"] == {"mean": 41.5, "deviation": 1.5}
+    assert found["first_formula"]["score"] == {"mean": None, "deviation": None}
 
 
 def test_command_line_is_checked(folder: Path, tmp_path: Path) -> None:
