@@ -42,13 +42,13 @@ run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${ARGS[@]}" "run_dir=$GP
 
 run bash launch/convert.sh to-hf "$GPST" "$GPST/exported"
 run bash launch/convert.sh to-hf "$GPT2" "$GPT2/exported"
-run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" --beam 8 --max-contexts 16
+run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" --beam 5 --context-tokens 256 --max-contexts 8
 
 printf '%s\n' "The people of this country have given us their trust." \
   "We must build a new and better world for our children." \
   "I ask the Congress to act on this bill before the end of the year." > "$GPST/sentences.txt"
 run bash launch/parse.sh --model "$GPST/exported" --method inside "$GPST/sentences.txt"
-run bash launch/parse.sh --model "$GPST/exported" --method left-to-right --beam 8 --format bracket "$GPST/sentences.txt"
+run bash launch/parse.sh --model "$GPST/exported" --method left-to-right --beam 5 --format bracket "$GPST/sentences.txt"
 run bash launch/generate.sh --model "$GPST/exported" --prompt "My fellow Americans," --trees
 
 cat <<END

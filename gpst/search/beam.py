@@ -139,7 +139,9 @@ class Beam:
         width = int(active.sum(1).max())
         rows = active.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :width]
         valid = active.gather(1, rows)
-        pending, words = self.pending.gather(1, rows), self.words.gather(1, rows)
+        # Dead hypotheses only fill the table; their counts must not point outside of any.
+        words = self.words.gather(1, rows).masked_fill(~valid, 0)
+        pending = self.pending.gather(1, rows)
         top = self.top.gather(1, rows)
         node, vector, start, below = self._nodes(pending, words, top)
         generator = self.model.generator
@@ -243,6 +245,11 @@ class Beam:
         size = min(beam, candidates.log_p.shape[1])
         self.keep(candidates, candidates.log_p.topk(size, dim=1).indices)
 
+    def rescale(self, total: Float[Tensor, "C"]) -> None:
+        """The hypotheses of a context share this log of a mass; minus infinity: as they were."""
+        change = (total - self.log_p.logsumexp(1)).masked_fill(total == -torch.inf, 0.0)
+        self.log_p = self.log_p + change.unsqueeze(1)
+
     def merge_histories(self, contexts: Bool[Tensor, "C"], kept: int) -> None:
         """In some contexts, only the best `kept` hypotheses live on, with the weight of all."""
         best = self.log_p.topk(min(kept, self.log_p.shape[1]), dim=1).indices
@@ -250,7 +257,7 @@ class Beam:
         chosen |= ~contexts.unsqueeze(1)
         total = self.log_p.logsumexp(1, keepdim=True)
         self.log_p = self.log_p.masked_fill(~chosen, -torch.inf)
-        self.log_p = self.log_p + (total - self.log_p.logsumexp(1, keepdim=True))
+        self.rescale(total.squeeze(1))
         self._types.forget(chosen)
         self._tokens.forget(chosen)
 

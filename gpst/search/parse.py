@@ -80,8 +80,10 @@ def search_text(
         histories: when the first token of a further sentence is written, only so many hypotheses
             live on, with the weight of all. A beam holds few of the many combinations of earlier
             sentences' trees, so that the sums over it lose most of their mass in a long context.
-            This is another left-to-right model, which knows earlier sentences by few trees, but
-            gives every text a probability just the same; its sums lose little and cost less.
+            Likewise the hypotheses that a beam drops after a token leave their weight to those
+            that it keeps: what was dropped had written the token too. This is another left-to-right
+            model, which knows its past by few trees; which ones depends on the past alone, so it
+            gives every text a probability just the same, and its sums lose little and cost less.
             The log p of its parses are shares of that, no joint probabilities. None: off.
     Raises:
         ValueError: an empty context or one longer than max_context_tokens; beam or histories
@@ -122,6 +124,8 @@ class _TextSearch:
         device = model.embedding.weight.device
         self.tables = TextTables.of(contexts, inner, model.config.max_context_tokens, device)
         self.size = beam
+        self.written: Float[Tensor, "C"]
+        """Log of the mass of all hypotheses that wrote the token of this phase, kept or not."""
         self.beam = Beam(model, len(contexts), beam)
 
     def run(self, close: bool, histories: int | None) -> Float[Tensor, "C words"]:
@@ -129,10 +133,13 @@ class _TextSearch:
         prefixes = []
         longest = int(self.tables.lengths.max())
         for words in range(1, longest + 2 if close else longest + 1):
+            self.written = torch.full_like(self.beam.log_p[:, 0], -torch.inf)
             active = self._unfinished()
             while bool(active.any()):
                 self._expand(active)
                 active = self._unfinished() & (self.beam.pending == COMP)
+            if histories is not None:
+                self.beam.rescale(self.written)
             if histories is not None and words <= longest:
                 opens = self.tables.opens[:, words]
                 if bool(opens.any()):
@@ -171,6 +178,7 @@ class _TextSearch:
         log_p = torch.full_like(reading.log_p, -torch.inf)
         found = self.beam.token_log_p(features[allowed], tokens[allowed])
         log_p[allowed] = found + (reading.log_p + reading.gen_log_p)[allowed]
+        self.written = torch.logaddexp(self.written, log_p.logsumexp(1))
         return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)
 
     def results(
