@@ -15,7 +15,11 @@ _CHUNK_LINES = 1024
 
 
 class InputError(ValueError):
-    """The text to work on is missing or cannot be used."""
+    """The text to work on cannot be used."""
+
+
+class NoInputError(InputError):
+    """There is no text to work on: no such file, or nothing in it."""
 
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +46,7 @@ def _lines(path: str) -> Iterator[str]:
                 if line.strip():
                     yield line.strip()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise NoInputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error.reason} at {error.start})") from error
 
@@ -54,7 +58,7 @@ def _chunks(path: str) -> Iterator[list[str]]:
         first = False
         yield chunk
     if first:
-        raise InputError(f"{path} holds no sentence; give one a line")
+        raise NoInputError(f"{path} holds no sentence; give one a line")
 
 
 def _progress(total: int) -> Callable[[int], None]:
@@ -200,7 +204,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         COMMANDS[argv[0]](argv[1:])
         sys.stdout.flush()
-    except ModelFolderError as error:
+    except (ModelFolderError, NoInputError) as error:
         return _say(argv[0], error, EXIT_USAGE)
     except ValueError as error:
         return _say(argv[0], error, EXIT_DATA)
