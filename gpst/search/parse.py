@@ -124,9 +124,9 @@ class _TextSearch:
         device = model.embedding.weight.device
         self.tables = TextTables.of(contexts, inner, model.config.max_context_tokens, device)
         self.size = beam
-        self.written: Float[Tensor, "C"]
-        """Log of the mass of all hypotheses that wrote the token of this phase, kept or not."""
         self.beam = Beam(model, len(contexts), beam)
+        self.written: Float[Tensor, "C"] = torch.full_like(self.beam.log_p[:, 0], -torch.inf)
+        """Log of the mass of all hypotheses that wrote the token of this phase, kept or not."""
 
     def run(self, close: bool, histories: int | None) -> Float[Tensor, "C words"]:
         """Token by token; returns the log of the sum over the beam after each phase."""

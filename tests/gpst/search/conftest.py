@@ -17,7 +17,7 @@ COMP = -1
 
 
 def make_model(seed: int = 0, spread: float = 6.0, **changes) -> GPST:
-    """A model whose predictions are far from uniform (embeddings spread, in evaluation mode)."""
+    """A float64 model in evaluation mode whose predictions are far from uniform."""
     composition = {"dim": 8, "num_heads": 2, "ffn_dim": 16, "num_layers": 2, "score_dim": 8}
     composition |= changes.pop("composition", {})
     sizes = {
@@ -42,7 +42,7 @@ def make_model(seed: int = 0, spread: float = 6.0, **changes) -> GPST:
         for parameter in model.parameters():
             if parameter.ndim >= 2:
                 parameter.mul_(spread if parameter.std() < 0.1 else 1.5)
-    return model.eval()
+    return model.to(torch.float64).eval()
 
 
 @dataclass

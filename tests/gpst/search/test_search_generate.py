@@ -64,19 +64,20 @@ def test_sampling_draws_from_the_models_distribution(tiny, oracle_of, logsum):
     model = tiny(3)
     oracle = oracle_of(model)
     prompt, number = [[1, 2]], 1500
-    scores: dict[int, list[float]] = {}
-    for actions in continuations(prompt, 1):
-        scores.setdefault(actions[-1], []).append(oracle.log_p(actions))
-    whole = logsum(s for group in scores.values() for s in group)
+    start = oracle.log_p((1, 2))
+    direct = {token: oracle.log_p((1, 2, token)) - start for token in range(6)}
+    joined = {token: oracle.log_p((1, 2, COMP, token)) for token in range(6)}
+    # One constituent is left after COMP, so that GEN is then certain.
+    log_comp = oracle.log_p((1, 2, COMP)) - start
+    joined_total = logsum(joined.values())
     drawn = generate(
         model, prompt, max_new_tokens=1, final_tokens=FINAL, sampling=Sampling(), num_samples=number
     )
     counts = Counter(g.tokens[0] for g in drawn)
-    for token, group in scores.items():
-        p = math.exp(logsum(group) - whole)
-        assert counts[token] / number == pytest.approx(
-            p, abs=4 * math.sqrt(p * (1 - p) / number) + 1e-9
-        )
+    for token in range(6):
+        p = math.exp(direct[token]) + math.exp(log_comp + joined[token] - joined_total)
+        spread = math.sqrt(p * (1 - p) / number)
+        assert counts[token] / number == pytest.approx(p, abs=4 * spread + 1e-9)
 
 
 def test_samples_are_scored_rightly_and_repeat_with_their_seed(tiny, oracle_of):

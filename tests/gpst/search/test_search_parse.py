@@ -109,6 +109,20 @@ def test_a_row_of_a_batch_is_a_batch_of_one(tiny):
         assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
 
 
+def test_dead_hypotheses_of_a_short_context_do_no_harm(tiny):
+    # They are filled up again and again while a longer context goes on.
+    model = tiny(8, max_context_tokens=40)
+    rng = np.random.default_rng(5)
+    contexts = [
+        [rng.integers(0, 6, n).tolist() for n in lengths]
+        for lengths in ([6, 2, 7, 1, 9, 5, 10], [1, 1], [4, 1, 1, 3, 2, 8], [2, 14, 6, 5])
+    ]
+    together = search_text(model, contexts, beam=6, histories=1)
+    for context, result in zip(contexts, together, strict=True):
+        [alone] = search_text(model, [context], beam=6, histories=1)
+        assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
+
+
 @pytest.mark.parametrize("beam", [1, 3, 8])
 def test_a_beam_bounds_the_probability_from_below_and_scores_its_trees_rightly(
     tiny, oracle_of, beam
@@ -134,11 +148,14 @@ def test_dropout_is_off_and_the_mode_comes_back(tiny):
     assert first[0].log_p == search_text(model, [CONTEXT])[0].log_p
 
 
-def test_float64_agrees_with_float32(tiny):
+def test_float32_agrees_with_uncached_float64(tiny, oracle_of):
     model = tiny(6)
-    [single] = search_text(model, [CONTEXT], beam=4)
-    [double] = search_text(model.to(torch.float64), [CONTEXT], beam=4)
-    assert single.log_p == pytest.approx(double.log_p, abs=1e-5)
+    oracle = oracle_of(model)
+    scores = {actions: oracle.log_p(actions) for actions in oracle.sequences(CONTEXT)}
+    [result] = search_text(tiny(6).to(torch.float32), [CONTEXT], beam=HUGE, num_best=HUGE)
+    for parse in result.parses:
+        expected = scores[sequence(parse.trees, CONTEXT)]
+        assert parse.log_p == pytest.approx(expected, abs=1e-5, rel=1e-6)
 
 
 def test_bad_input_is_named(tiny):
