@@ -1,0 +1,186 @@
+"""Perplexity of held-out text, with trees given and marginalised; conversion to exported models."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.shard import open_dataset, write_dataset
+from gpst.batch import ContextBatch
+from gpst.config import GPT2Config, config_to_dict
+from gpst.hf.files import export, open_model
+from gpst.model import build_model
+from gpst.search.parse import search_text
+from pipeline import convert
+from pipeline.data import ContextSource
+from pipeline.evaluate import evaluate_model, unigram_perplexity
+from pipeline.marginal import evaluate_marginal, sentence_lists
+from pipeline.tasks import perplexity
+
+VOCAB = 257
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tiny tensors gain nothing from threads, which only wait for one another on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def documents(seed, number):
+    rng = np.random.default_rng(seed)
+    return [
+        [rng.integers(1, 40, rng.integers(1, 7)).tolist() for _ in range(rng.integers(1, 5))]
+        for _ in range(number)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_gpst, byte_bpe):
+    """A dataset and exported GPST and GPT-2 on its vocabulary."""
+    path = tmp_path_factory.mktemp("perplexity")
+    write_dataset(path / "data", documents(0, 9), vocab_size=VOCAB, validation=documents(1, 9))
+    (path / "data" / "tokenizer").mkdir()
+    byte_bpe().save(str(path / "data" / "tokenizer" / "tokenizer.json"))
+    tokenizer = path / "data" / "tokenizer"
+    gpst = tiny_gpst(VOCAB)
+    export(path / "gpst", gpst.config, gpst.state_dict(), tokenizer, 0)
+    small = GPT2Config(VOCAB, 0, 64, hidden_dim=8, num_heads=2, ffn_dim=8, num_layers=1)
+    gpt2 = build_model(small)
+    export(path / "gpt2", small, gpt2.state_dict(), tokenizer, 0)
+    return path
+
+
+def test_marginal_is_the_search_over_each_context(folder):
+    model = open_model(folder / "gpst").model()
+    source = ContextSource([open_dataset(folder / "data")], "validation", 32)
+    found = evaluate_marginal(model, source, beam=6)
+    nats, closed, tokens = 0.0, 0.0, 0
+    for k in range(source.num_contexts):
+        context = sentence_lists(source.batch([k]))
+        tokens += sum(map(len, context))
+        [result] = search_text(model, [context], beam=6, histories=1)
+        nats -= result.prefix_log_p[-1]
+        closed -= result.log_p
+    assert (found.num_contexts, found.num_tokens) == (source.num_contexts, tokens)
+    assert found.nats == pytest.approx(nats, rel=1e-5)
+    assert found.closed_nats == pytest.approx(closed, rel=1e-5)
+    assert found.token_perplexity == pytest.approx(math.exp(nats / tokens), rel=1e-5)
+    # All hypotheses kept: a bound of log p(tokens), which a wider beam tightens.
+    narrow = evaluate_marginal(model, source, beam=2, histories=2)
+    wide = evaluate_marginal(model, source, beam=40, histories=40)
+    assert wide.nats < narrow.nats
+
+
+def test_sentences_of_a_batch():
+    batch = ContextBatch.from_sentences([[[1, 2], [3], [4, 5, 6]]])
+    assert sentence_lists(batch) == [[1, 2], [3], [4, 5, 6]]
+
+
+def test_the_command_prints_one_table_and_writes_it(folder, capsys, tmp_path):
+    arguments = ["--model", folder / "gpst", "--gpt2", folder / "gpt2", "--data", folder / "data",
+                 "--beam", 4, "--context-tokens", 32, "--max-contexts", 3, "--output", tmp_path,
+                 "--device", "cpu"]  # fmt: skip
+    assert perplexity.main([str(a) for a in arguments]) == 0
+    out = capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text())
+    rows = results["token_perplexity"]
+    assert list(rows) == [
+        "unigram", "GPT-2", "GPST given its induced trees",
+        "GPST, trees marginalised over a beam of 4",
+    ]  # fmt: skip
+    for name, value in rows.items():
+        assert f"{value:.1f}" in next(line for line in out.splitlines() if line.startswith(name))
+    dataset = open_dataset(folder / "data")
+    train, held_out = (ContextSource([dataset], s, 32) for s in ("train", "validation"))
+    assert rows["unigram"] == unigram_perplexity(train, held_out, max_contexts=3)
+    for name, kind in (("GPT-2", "gpt2"), ("GPST given its induced trees", "gpst")):
+        model = open_model(folder / kind).model()
+        expected = evaluate_model(model, held_out, max_contexts=3).token_perplexity
+        assert rows[name] == pytest.approx(expected, rel=1e-6)
+    assert results["num_contexts"] == 3
+    assert results["data_fingerprint"] == dataset.manifest.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"--model": "nowhere"}, 2, "--model nowhere"),
+        ({"--data": "nowhere"}, 2, "--data nowhere: no such dataset"),
+        ({"--data": "gpst"}, 3, "manifest"),
+        ({"--beam": "0"}, 2, "--beam 0"),
+        ({"--model": "gpt2"}, 2, "give it as --gpt2"),
+        ({"--data": "other"}, 2, "has another tokenizer than the data set"),
+        ({"--what": "1"}, 2, "unrecognized arguments"),
+    ],
+)
+def test_faults_are_one_line(folder, capsys, byte_bpe, change, code, message):
+    other = folder / "other"
+    if not other.exists():
+        shutil.copytree(folder / "data", other)
+        byte_bpe([("a", "b")]).save(str(other / "tokenizer" / "tokenizer.json"))
+    given = {"--model": "gpst", "--data": "data"} | change
+    argv: list[str] = []
+    for name, value in given.items():
+        argv += [name, str(folder / value) if (folder / value).exists() else value]
+    assert perplexity.main(argv) == code
+    err = capsys.readouterr().err
+    assert message in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+@pytest.fixture
+def checkpoint(folder, tmp_path, monkeypatch):
+    """A run with metrics whose checkpoint holds the exported model's weights."""
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = [
+        {"step": 5, "loss": 9.5, "trees/0": "(a b)"},
+        {"step": 6, "eval/perplexity/token": 123.25, "trees/0": "(a (b c))"},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = open_model(folder / "gpst")
+    config = {
+        "model": config_to_dict(source.config),
+        "data": {"path": str(folder / "data"), "context_tokens": 32},
+        "train": {"num_steps": 6, "global_batch_contexts": 2},
+    }
+    monkeypatch.setattr(
+        "pipeline.checkpoint.load_model_weights", lambda path: (config, source.weights())
+    )
+    return run
+
+
+def test_to_hf_exports_the_newest_checkpoint_with_its_card(folder, checkpoint, tmp_path, capsys):
+    assert convert.main(["to-hf", str(checkpoint), str(tmp_path / "out")]) == 0
+    out, expected = open_model(tmp_path / "out"), open_model(folder / "gpst")
+    assert out.config == expected.config
+    assert (out.end_token, out.final_tokens) == (0, expected.final_tokens)
+    for name, tensor in expected.weights().items():
+        assert torch.equal(out.weights()[name], tensor)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| loss | 9.5 |" in card
+    assert "123.25" in card
+    assert "(a (b c))" in card
+    assert capsys.readouterr().out == ""
+
+
+def test_to_hf_faults(folder, checkpoint, tmp_path, capsys):
+    assert convert.main(["to-hf", str(tmp_path / "none"), str(tmp_path / "out")]) == 3
+    assert "there is no such folder" in capsys.readouterr().err
+    moved = folder / "data" / "tokenizer"
+    moved.rename(folder / "elsewhere")
+    try:
+        assert convert.main(["to-hf", str(checkpoint), str(tmp_path / "out")]) == 2
+        assert "--tokenizer" in capsys.readouterr().err
+        arguments = ["--tokenizer", str(folder / "elsewhere")]
+        assert convert.main(["to-hf", str(checkpoint), str(tmp_path / "out"), *arguments]) == 0
+    finally:
+        (folder / "elsewhere").rename(moved)
+    assert convert.main(["to-fh"]) == 2
+    assert convert.main(["to-hf", str(checkpoint), "/dev/null/x"]) == 3
