@@ -28,7 +28,7 @@ else
 fi
 ARGS=("data.path=$DATA" "${EXTRA[@]}")
 
-run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --vocab-size 2048 --output "$DATA-tokenizer"
+run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --vocab-size 1024 --output "$DATA-tokenizer"
 run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \
   --output "$DATA" --validation-fraction 0.05 --workers 2
 run python -m data_prep verify "$DATA"
@@ -42,7 +42,7 @@ run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${ARGS[@]}" "run_dir=$GP
 
 run bash launch/convert.sh to-hf "$GPST" "$GPST/exported"
 run bash launch/convert.sh to-hf "$GPT2" "$GPT2/exported"
-run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" --beam 5 --context-tokens 256 --max-contexts 8
+run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" --beam 10 --context-tokens 256 --max-contexts 8
 
 printf '%s\n' "The people of this country have given us their trust." \
   "We must build a new and better world for our children." \
