@@ -1,0 +1,222 @@
+"""How fast is left-to-right parsing, and how fast are surprisals?
+
+    python benchmarks/bench_search.py --config configs/model/gpst_tiny.yaml --vocab-size 4096
+
+CPU seconds a sentence of word-level search at a beam of 20 (parsing) and 300 (surprisal), batched
+over sentences as `launch/parse.sh` does it, beside (1) the same search as a plain loop over
+hypotheses, each with its own keys and values, and (2) GPT-2 of the same width and depth scoring the
+same sentences one by one. All in one process with one thread, in turns; the sentences have 8 to 40
+tokens. The model is exported (--model) or random (--config); a random one is the harder case,
+because its hypotheses are nearly alike. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import yaml
+from hardware import describe
+from torch import Tensor
+
+from gpst.batch import ContextBatch
+from gpst.composition import plain_norm
+from gpst.config import GPSTConfig, GPT2Config, config_from_dict
+from gpst.hf.files import open_model
+from gpst.model import GPST, build_model
+from gpst.search.batches import search_texts
+from gpst.search.history import History
+
+COMP = -1
+
+
+@dataclass
+class Hypothesis:
+    """Of the plain loop: everything its own."""
+
+    log_p: float
+    stack: list[Tensor]
+    pending: int | None
+    words: int
+    types: History
+    tokens: History
+
+
+def cloned(history: History) -> History:
+    """A hypothesis' own keys and values."""
+    own = copy.copy(history)
+    own.past = history.past.clone()
+    own.keys = [keys.clone() for keys in history.keys]
+    own.values = [values.clone() for values in history.values]
+    return own
+
+
+class PlainLoop:
+    """The same search, hypothesis by hypothesis."""
+
+    def __init__(self, model: GPST):
+        self.model = model
+        self.zero = torch.zeros(1, 1, dtype=torch.int64)
+
+    def _step(self, history: History, x: Tensor) -> Tensor:
+        out, slot = history.step(x.view(1, 1, -1), self.zero)
+        history.select(self.zero, torch.full_like(self.zero, slot))
+        return out
+
+    def _read(self, h: Hypothesis) -> Tensor:
+        model = self.model
+        if h.pending == COMP:
+            right, left = h.stack.pop(), h.stack.pop()
+            vector = plain_norm(model.composition.compose(left[None], right[None]))[0]
+            node = model.scaling.up(vector)
+            h.stack.append(vector)
+        else:
+            token = model.config.bos_token_id if h.pending is None else h.pending
+            node = model.embedding.weight[token]
+            if h.pending is not None:
+                h.stack.append(model.scaling.down(node))
+        x = model.generator.input_at(node, torch.tensor(h.words))
+        return self._step(h.types, x)
+
+    def _grown(self, h: Hypothesis, log_p: float, pending: int, tokens: History) -> Hypothesis:
+        words = h.words + (pending != COMP)
+        return Hypothesis(log_p, list(h.stack), pending, words, cloned(h.types), cloned(tokens))
+
+    def _expand(self, h: Hypothesis, token: int | None) -> list[Hypothesis]:
+        generator = self.model.generator
+        hidden = self._read(h)
+        gen, comp = F.log_softmax(generator.type_logits(hidden), -1).flatten().tolist()
+        found = []
+        if len(h.stack) > 1:
+            found.append(self._grown(h, h.log_p + comp, COMP, h.tokens))
+        if token is not None:
+            tokens = cloned(h.tokens)
+            features = generator.token_features(self._step(tokens, hidden))
+            scores = F.log_softmax(features @ self.model.embedding.weight.T, -1).flatten()
+            found.append(self._grown(h, h.log_p + gen + float(scores[token]), token, tokens))
+        return found
+
+    @torch.no_grad()
+    def parse(self, sentence: list[int], beam: int) -> float:
+        """Log of the sum over the beam."""
+        weight, generator = self.model.embedding.weight, self.model.generator
+        histories = (
+            History(generator.type_layers, 1, 1, weight),
+            History(generator.token_layers, 1, 1, weight),
+        )
+        kept = [Hypothesis(0.0, [], None, 0, *histories)]
+        for token in [*sentence, None]:
+            done: list[Hypothesis] = []
+            active = kept
+            while active:
+                pool = done + [new for h in active for new in self._expand(h, token)]
+                kept = sorted(pool, key=lambda h: -h.log_p)[:beam]
+                # The last COMP of a sentence leaves one constituent: nothing more to do.
+                closes = [token is None and len(h.stack) == 2 for h in kept]
+                going = [h.pending == COMP and not c for h, c in zip(kept, closes, strict=True)]
+                active = [h for h, g in zip(kept, going, strict=True) if g]
+                done = [h for h, g in zip(kept, going, strict=True) if not g]
+            kept = done
+        return float(torch.logsumexp(torch.tensor([h.log_p for h in kept]), 0))
+
+
+def timed(function: Callable[[], object]) -> float:
+    """CPU seconds."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def gpt2_of(config: GPSTConfig) -> torch.nn.Module:
+    return build_model(
+        GPT2Config(
+            config.vocab_size,
+            config.bos_token_id,
+            config.max_context_tokens,
+            hidden_dim=config.hidden_dim,
+            num_heads=config.num_heads,
+            ffn_dim=config.ffn_dim,
+            num_layers=config.num_type_layers + config.num_token_layers,
+        )
+    ).eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", help="exported GPST")
+    parser.add_argument("--config", default="configs/model/gpst_tiny.yaml")
+    parser.add_argument("--vocab-size", type=int, default=4096)
+    parser.add_argument("--sentences", type=int, default=24)
+    parser.add_argument("--naive-sentences", type=int, default=1)
+    parser.add_argument("--beams", type=int, nargs="+", default=[20, 300])
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if options.model:
+        model = open_model(options.model).model()
+    else:
+        values = yaml.safe_load(Path(options.config).read_text())
+        sizes = {"vocab_size": options.vocab_size, "bos_token_id": 0}
+        model = build_model(config_from_dict(values | sizes)).eval()
+    assert isinstance(model, GPST)
+    rng = np.random.default_rng(0)
+    sentences = [
+        rng.integers(1, model.config.vocab_size, n).tolist()
+        for n in rng.integers(8, 41, options.sentences)
+    ]
+    gpt2, plain = gpt2_of(model.config), PlainLoop(model)
+    naive = sorted(sentences, key=len)[len(sentences) // 2 :][: options.naive_sentences]
+    seconds: dict[str, list[float]] = {}
+
+    def score() -> None:
+        with torch.no_grad():
+            for sentence in sentences:
+                gpt2(ContextBatch.from_sentences([[sentence]]))
+
+    def record(name: str, value: float) -> None:
+        seconds.setdefault(name, []).append(value)
+        print(f"{name:36s} {value:.4f} CPU s a sentence", flush=True)
+
+    for turn in range(options.repeat):
+        record("GPT-2 scoring", timed(score) / len(sentences))
+        for beam in options.beams:
+            contexts = [[sentence] for sentence in sentences]
+            spent = timed(lambda b=beam, c=contexts: search_texts(model, c, beam=b))
+            record(f"word-level search, beam {beam}", spent / len(sentences))
+        if turn == 0:
+            beam = options.beams[0]
+            for sentence in naive:
+                spent = timed(lambda s=sentence, b=beam: plain.parse(s, b))
+                record(f"plain loop, beam {beam}, {len(sentence)} tokens", spent)
+            [check] = search_texts(model, [[naive[0]]], beam=beam)
+            assert abs(check.log_p - plain.parse(naive[0], beam)) < 1e-2, "the two disagree"
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    spread = {name: max(values) - min(values) for name, values in seconds.items()}
+    result = {
+        "benchmark": "search",
+        "cpu_s_per_sentence": median,
+        "spread": spread,
+        "num_sentences": len(sentences),
+        "tokens_per_sentence": statistics.mean(map(len, sentences)),
+        "vocab_size": model.config.vocab_size,
+        "hidden_dim": model.config.hidden_dim,
+        "model": options.model or options.config,
+        "threads": 1,
+        "torch": torch.__version__,
+        "hardware": describe(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
