@@ -158,6 +158,8 @@ def export(
         if (source / name).is_file():
             (out / name).write_bytes((source / name).read_bytes())
     save_file(stored, out / WEIGHTS, metadata={"format": "pt"})
+    # safetensors writes for the owner alone.
+    (out / WEIGHTS).chmod((out / TOKENIZER).stat().st_mode)
     if card:
         (out / "README.md").write_text(card, encoding="utf-8")
     # Last, so that a folder with a configuration is whole.

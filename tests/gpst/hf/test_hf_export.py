@@ -23,6 +23,8 @@ def test_weights_and_losses_come_back_bit_for_bit(tmp_path, make_export):
     model = make_export(tmp_path)
     back = open_model(tmp_path).model()
     assert not back.training
+    modes = {(tmp_path / name).stat().st_mode for name in ("model.safetensors", "tokenizer.json")}
+    assert len(modes) == 1
     assert back.config == model.config
     for name, tensor in model.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
