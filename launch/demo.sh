@@ -42,7 +42,9 @@ run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${ARGS[@]}" "run_dir=$GP
 
 run bash launch/convert.sh to-hf "$GPST" "$GPST/exported"
 run bash launch/convert.sh to-hf "$GPT2" "$GPT2/exported"
-run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" --beam 10 --context-tokens 256 --max-contexts 8
+# Small operations gain nothing from more threads than one.
+run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
+  --beam 8 --context-tokens 256 --max-contexts 6
 
 printf '%s\n' "The people of this country have given us their trust." \
   "We must build a new and better world for our children." \
