@@ -93,7 +93,7 @@ def run_with_kills(arguments, output, whoms, rng):
         time.sleep(rng.random() * 0.3)
         with suppress(ProcessLookupError, psutil.NoSuchProcess):  # it has finished
             kill(process, whom, rng)
-        process.wait(timeout=120)
+        process.wait(timeout=900)
         if (output / "manifest.json").exists():
             shutil.rmtree(output)  # it was too quick: from the start again
     subprocess.run(arguments, check=True, capture_output=True)
