@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.config import REPOSITORY, RunConfig, config_to_dict
 from pipeline.errors import CheckpointError, ConfigError
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class TrainerState:
     """Steps without an update, because a loss or gradient was not finite."""
     skipped_in_a_row: int
     """Those of them that came last, without an applied one after."""
+    spikes: dict[str, float]
+    """The loss-spike guard's moving average (pipeline/spike.py); empty when it is off."""
+    best: dict[str, float]
+    """"value" of checkpoint.best_metric and its "step"; empty before the first evaluation."""
     config: dict[str, Any]
     """The run's resolved configuration."""
     dataset_fingerprint: str
@@ -67,7 +71,7 @@ def first_state(config: RunConfig, fingerprint: str, world_size: int) -> Trainer
     versions = {name: version(name) for name in ("torch", "deepspeed")}
     plain = config_to_dict(config)
     return TrainerState(
-        0, 0, 0, 0, 0, plain, fingerprint, world_size, git_revision(REPOSITORY), versions
+        0, 0, 0, 0, 0, {}, {}, plain, fingerprint, world_size, git_revision(REPOSITORY), versions
     )
 
 
@@ -80,6 +84,8 @@ def resumed_state(saved: TrainerState, now: TrainerState) -> TrainerState:
         tokens=saved.tokens,
         skipped_steps=saved.skipped_steps,
         skipped_in_a_row=saved.skipped_in_a_row,
+        spikes=saved.spikes,
+        best=saved.best,
     )
 
 
