@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ class ModelOutput:
     """Sums with gradient, fp32; their means add up to the loss."""
     statistics: dict[str, LossTerm]
     """Sums without gradient that tell how the trees are doing."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the batch's chart: "cells", "edges", "levels"; from them follows the arithmetic done."""
 
 
 class GPST(nn.Module):
@@ -92,7 +94,12 @@ class GPST(nn.Module):
                 height_loss(chart.heights[plan.roots], lengths, max_height), "sentences"
             ),
         }
-        return ModelOutput(losses, structure_statistics(scores, plan, induced, chart))
+        sizes = {
+            "cells": plan.num_cells,
+            "edges": len(plan.parent),
+            "levels": len(plan.levels),
+        }
+        return ModelOutput(losses, structure_statistics(scores, plan, induced, chart), sizes)
 
     def plan(
         self,
