@@ -125,7 +125,7 @@ def generate_command(argv: Sequence[str]) -> None:
     parser.add_argument("--trees", action="store_true", help="show the trees of the text")
     options = parser.parse_args(argv)
     from gpst.hf.interface import GPST
-    from gpst.search.generate import Sampling
+    from gpst.search.sampling import Sampling
 
     sampling = None
     if not options.search:

@@ -14,8 +14,9 @@ from gpst import model as core
 from gpst.hf.codec import Codec, Sentence
 from gpst.hf.files import ModelFolderError, open_model
 from gpst.search.batches import batches, search_texts
-from gpst.search.generate import Generation, Sampling, generate
+from gpst.search.generate import Generation, generate
 from gpst.search.inside import inside_parse
+from gpst.search.sampling import Sampling
 from gpst.tree import Tree
 
 Method = Literal["inside", "left-to-right"]

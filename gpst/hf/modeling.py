@@ -27,7 +27,8 @@ from gpst.hf.configuration import GPSTConfig
 from gpst.layers import init_std
 from gpst.losses import total_loss
 from gpst.model import GPST
-from gpst.search.generate import Sampling, generate
+from gpst.search.generate import generate
+from gpst.search.sampling import Sampling
 from gpst.tree import Tree
 
 __all__ = ["GPSTConfig", "GPSTForCausalLM", "GPSTForSequenceClassification", "register"]

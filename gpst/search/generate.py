@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool
 from torch import Tensor
 
 from gpst.layers import at_least_fp32
 from gpst.model import GPST
 from gpst.search.beam import COMP, Beam, Candidates, Reading
 from gpst.search.parse import read_prompt
+from gpst.search.sampling import Sampling, drawn_from
 from gpst.search.text import Context
 from gpst.tree import Tree
 
@@ -25,27 +26,6 @@ NOTHING = -3
 
 OnToken = Callable[[int, int], None]
 """Called with (number of the sample, token) as tokens are written."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens and actions are drawn; the defaults draw from the model's own distribution."""
-
-    temperature: float = 1.0
-    """Divides the logits of tokens and of types; 0: the most probable one."""
-    top_k: int | None = None
-    """Draw from the k most probable tokens."""
-    top_p: float | None = None
-    """Draw from the most probable tokens that together have at least this probability."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature: {self.temperature} is not allowed; it must be >= 0")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k: {self.top_k} is not allowed; it must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p: {self.top_p} is not allowed; it must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -190,7 +170,7 @@ class _Writer:
         comp, start, start_after_gen = self._rules(reading)
         types = torch.stack((reading.gen_log_p, reading.comp_log_p), -1)
         types = types.masked_fill(torch.stack((comp & False, ~comp), -1), -torch.inf)
-        goes_up = _drawn(types, Sampling(sampling.temperature), random) == 1
+        goes_up = drawn_from(types, Sampling(sampling.temperature), random) == 1
         gen = reading.valid & ~goes_up
         token = torch.full_like(beam.pending, COMP)
         log_p = reading.log_p + reading.comp_log_p
@@ -198,7 +178,7 @@ class _Writer:
         if bool(gen.any()):
             features, slots = beam.token_features(reading)
             logits = at_least_fp32(features[gen] @ self.model.embedding.weight.T)
-            drawn = _drawn(logits, sampling, random)
+            drawn = drawn_from(logits, sampling, random)
             token[gen] = drawn
             own = F.log_softmax(logits.to(torch.float64), -1).gather(1, drawn[:, None])[:, 0]
             log_p[gen] = (reading.log_p + reading.gen_log_p)[gen] + own
@@ -277,26 +257,6 @@ class _Writer:
         tokens = [action for action in actions if action != COMP]
         log_p = float(self.beam.log_p[context, hypothesis])
         return Generation(tokens[self.prompt_length :], sentences, trees, log_p)
-
-
-def _drawn(
-    logits: Float[Tensor, "*batch V"], sampling: Sampling, random: torch.Generator
-) -> Int64[Tensor, "*batch"]:
-    """A choice for each row."""
-    if sampling.temperature == 0:
-        return logits.argmax(-1)
-    logits = logits / sampling.temperature
-    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
-        least = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
-    if sampling.top_p is not None and sampling.top_p < 1:
-        ordered, index = torch.softmax(logits, -1).sort(dim=-1, descending=True)
-        # A token stays while those before it have not yet reached top_p.
-        out = (ordered.cumsum(-1) - ordered) >= sampling.top_p
-        logits = logits.masked_fill(torch.zeros_like(out).scatter(-1, index, out), -torch.inf)
-    chances = torch.softmax(logits, -1)
-    drawn = torch.multinomial(chances.flatten(0, -2), 1, generator=random)
-    return drawn.view(logits.shape[:-1])
 
 
 def replay(

@@ -6,7 +6,7 @@ import pytest
 from gpst import GPST
 from gpst.hf.codec import Codec
 from gpst.hf.files import ModelFolderError
-from gpst.search.generate import Sampling
+from gpst.search.sampling import Sampling
 
 SENTENCE = "The unbelievable cats weren't sleeping."
 

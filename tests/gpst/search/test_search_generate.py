@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 
 from gpst.search.beam import COMP
-from gpst.search.generate import Sampling, generate, replay
+from gpst.search.generate import generate, replay
 from gpst.search.parse import search_text
+from gpst.search.sampling import Sampling
 
 FINAL = {5}
 
