@@ -150,10 +150,12 @@ class StructureConfig:
 class EngineConfig:
     """DeepSpeed: how parameters and optimizer states lie in memory."""
 
-    zero_stage: Literal[0, 1, 2] = 1
-    """States split over the ranks: 0 none, 1 optimizer, 2 and gradients."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of the forward and backward passes; master weights are fp32."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """States split over the ranks: 0 none, 1 optimizer, 2 and gradients, 3 and the weights of the
+    Transformer blocks."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the forward and backward passes; master weights are fp32. fp16 scales the loss
+    and needs a GPU."""
     checkpointing: tuple[Literal["composition", "generator"], ...] = ()
     """Parts that recompute their activations in backward: less memory, more time."""
     offload_optimizer: bool = False
@@ -162,10 +164,10 @@ class EngineConfig:
     """Further entries of the DeepSpeed config; they may not contradict the fields above."""
 
     def __post_init__(self) -> None:
-        if self.precision == "bf16" and self.zero_stage == 0:
+        if self.precision != "fp32" and self.zero_stage == 0:
             raise ConfigError(
-                "engine.zero_stage: 0 with engine.precision bf16 steps Adam wrongly in DeepSpeed; "
-                "use engine.zero_stage 1"
+                f"engine.zero_stage: 0 with engine.precision {self.precision} steps Adam wrongly "
+                "in DeepSpeed; use engine.zero_stage 1"
             )
 
 
@@ -186,12 +188,19 @@ class CheckpointConfig:
     """Which value of best_metric is the best."""
     resume: str = "auto"
     """auto: the newest whole checkpoint of run_dir if any; never; or a checkpoint's path."""
+    init_from: str | None = None
+    """Weights to start from when there is nothing to resume: a checkpoint, a run, or an exported
+    model, of the same model. Optimizer, step and data order start anew."""
+    on_save_failure: Literal["stop", "continue"] = "stop"
+    """What a checkpoint that cannot be written (a full disk) does; continue tries again when the
+    next one is due. The last checkpoint of a run must succeed."""
 
     def __post_init__(self) -> None:
         require_interval("checkpoint.every_steps", self.every_steps)
         require_interval("checkpoint.keep_every_steps", self.keep_every_steps)
         require(self.keep_last >= 1, "checkpoint.keep_last", self.keep_last, ">= 1")
         require(bool(self.resume), "checkpoint.resume", self.resume, "auto | never | a path")
+        require(self.init_from != "", "checkpoint.init_from", self.init_from, "a path, or null")
 
 
 @dataclass(frozen=True)
