@@ -6,20 +6,32 @@ from the table of contexts, so no rank needs to ask another one.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gpst.batch import BatchCounts
+from gpst.batch import BatchCounts, ContextBatch
 from pipeline.config import RunConfig
 from pipeline.data import ContextSource
 from pipeline.engine import Engine, Update
+from pipeline.flops import batch_flops
+from pipeline.prefetch import BatchReader
 from pipeline.resolve import BatchPlan
-from pipeline.sampler import batch_samples, mix, step_samples
+from pipeline.sampler import mix, step_samples
 from pipeline.schedule import Scheduled, schedule
+from pipeline.spike import LossAverage
 from pipeline.world import World
+
+
+class Batches(Protocol):
+    """Where a step's micro-batches come from: a BatchReader or a Prefetcher."""
+
+    def read(self, step: int, micro_step: int) -> ContextBatch:
+        """Micro-batch `micro_step` of this rank in step `step`, on the CPU."""
+        ...
 
 
 @dataclass
@@ -28,6 +40,10 @@ class Sums:
 
     values: dict[str, Tensor] = field(default_factory=dict)
     per: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the micro-batches' charts (`ModelOutput.sizes`), summed."""
+    flops: float = 0.0
+    """Arithmetic of this rank (pipeline/flops.py)."""
 
     def add(self, prefix: str, terms: dict[str, Any]) -> None:
         """Adds `LossTerm`s (a scalar `sum`, and the name of a count in `per`)."""
@@ -35,6 +51,11 @@ class Sums:
             key, value = prefix + name, term.sum.detach().double()
             self.values[key] = self.values[key] + value if key in self.values else value
             self.per[key] = term.per
+
+    def add_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Adds the sizes of a micro-batch's chart."""
+        for name, size in sizes.items():
+            self.sizes[name] = self.sizes.get(name, 0) + size
 
     def means(self, counts: BatchCounts, world: World) -> dict[str, float]:
         """Means over the global batch; one all-reduce, so every rank must call it."""
@@ -57,6 +78,12 @@ class StepReport:
     scheduled: Scheduled
     update: Update
     sums: Sums
+    spikes: LossAverage = field(default_factory=LossAverage)
+    """The loss-spike guard's average after this step."""
+    micro_batches: int = 1
+    """Of each rank in the step."""
+    spike: float | None = None
+    """The loss, where it was a spike, for which the step was taken without an update."""
 
     def metrics(self, world: World) -> dict[str, float]:
         """The step's numbers by their names in metrics.jsonl; every rank must call it."""
@@ -71,6 +98,21 @@ class StepReport:
             "noise": self.scheduled.noise,
             "temperature": self.scheduled.temperature,
             "gradient_norm": self.update.gradient_norm,
+            **{f"structure/{name}": float(size) for name, size in self._chart(world).items()},
+        }
+
+    def _chart(self, world: World) -> dict[str, float]:
+        """Levels of the micro-batches' charts, their mean; edges and cells per token."""
+        sizes = self.sums.sizes
+        if not sizes:
+            return {}
+        names = sorted(sizes)
+        of_all = torch.tensor([sizes[name] for name in names], dtype=torch.float64)
+        totals = dict(zip(names, world.sum(of_all.to(world.device)).tolist(), strict=True))
+        batches = world.size * self.micro_batches
+        return {
+            "levels": totals["levels"] / batches,
+            "edges_per_token": totals["edges"] / self.counts.tokens,
         }
 
     def _perplexities(self, losses: dict[str, float]) -> dict[str, float]:
@@ -105,29 +147,70 @@ def take_step(
     plan: BatchPlan,
     world: World,
     step: int,
+    *,
+    batches: Batches | None = None,
+    spikes: LossAverage | None = None,
 ) -> StepReport:
-    """Optimizer step number `step` (from 0), this rank's share of it."""
+    """Optimizer step number `step` (from 0), this rank's share of it.
+
+    Args:
+        batches: reads the micro-batches ahead, e.g.; by default they are read when needed.
+        spikes: the loss-spike guard's average of the steps before.
+    """
     counts = source.counts(source.sample(config.seed, step_samples(step, plan.global_batch)))
     scheduled = schedule(config, step)
     engine.set_rates(scheduled.learning_rate, scheduled.parser_learning_rate)
+    batches = batches or BatchReader(source, config.seed, plan, world.rank)
+    guard = _Guard(config, spikes or LossAverage(), world)
     sums = Sums()
     update: Update | None = None
     for micro_step in range(plan.accumulation):
-        samples = batch_samples(
-            step,
-            micro_step,
-            rank=world.rank,
-            world_size=world.size,
-            micro_batch=plan.micro_batch,
-            accumulation=plan.accumulation,
-        )
-        batch = source.batch(source.sample(config.seed, samples)).to(world.device)
+        read = batches.read(step, micro_step)
+        batch = read.to(world.device, non_blocking=True)
         torch.manual_seed(micro_seed(config.seed, step, micro_step, world.rank))
         # DeepSpeed takes the mean over ranks and micro-steps; the counts already are global.
         scale = float(world.size * plan.accumulation)
         loss, output = engine.forward(batch, counts, scale, scheduled.noise, scheduled.temperature)
         sums.add("loss/", output.losses)
         sums.add("structure/", output.statistics)
+        sums.add_sizes(output.sizes)
+        sums.flops += batch_flops(config.model_config, read, output.sizes).total
+        guard.add(loss / scale)
+        if micro_step == plan.accumulation - 1:
+            loss = loss * guard.verdict()
         update = engine.backward(loss)
     assert update is not None  # the last micro-step updates
-    return StepReport(step, counts, scheduled, update, sums)
+    return StepReport(
+        step, counts, scheduled, update, sums, guard.average, plan.accumulation, guard.spike
+    )
+
+
+class _Guard:
+    """The loss-spike guard in one step: the loss of all ranks, judged before the update."""
+
+    def __init__(self, config: RunConfig, average: LossAverage, world: World) -> None:
+        self._train, self._world = config.train, world
+        self._loss: Tensor | None = None
+        self.average = average
+        self.spike: float | None = None
+
+    def add(self, loss: Tensor) -> None:
+        """Adds a micro-batch's share of the loss."""
+        part = loss.detach().double()
+        self._loss = part if self._loss is None else self._loss + part
+
+    def verdict(self) -> float:
+        """1, or NaN for a spike: gradients that are not finite are skipped, on all ranks alike.
+
+        Every rank must call it, once, after the last forward pass.
+        """
+        deviations, window = self._train.spike_deviations, self._train.spike_window_steps
+        if deviations is None:
+            return 1.0
+        assert self._loss is not None
+        loss = float(self._world.sum(self._loss.clone()))
+        if self.average.is_spike(loss, deviations, window):
+            self.spike = loss
+            return math.nan
+        self.average = self.average.with_loss(loss, window)
+        return 1.0
