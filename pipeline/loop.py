@@ -1,12 +1,14 @@
 """The training loop: steps, and what is due after each of them."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch import nn
+
 from pipeline.checkpoint import Checkpoints
 from pipeline.config import RunConfig
-from pipeline.data import ContextSource
 from pipeline.engine import Engine
 from pipeline.errors import TrainingError
 from pipeline.evaluate import evaluate_model
@@ -26,6 +28,10 @@ class Outcome:
     exit_code: int = 0
 
 
+TaskEvaluation = Callable[[nn.Module, World], dict[str, float]]
+"""A task's own evaluation, called by all ranks: names that start with `eval/` -> numbers."""
+
+
 @dataclass
 class Trainer:
     """A run in progress. All ranks step through it alike; rank 0 writes."""
@@ -36,6 +42,8 @@ class Trainer:
     checkpoints: Checkpoints
     monitor: Monitor
     state: TrainerState
+    task_evaluation: TaskEvaluation | None = None
+    """Added to the losses on held-out contexts."""
 
     def run(self) -> Outcome:
         """Trains to the end, to `train.stop_at_step` or to a signal, and saves.
@@ -109,11 +117,9 @@ class Trainer:
             values["skipped_steps"] = float(self.state.skipped_steps)
             position = {"tokens": self.state.tokens, "samples": self.state.samples}
             monitor.log_step(step, **position, values=values)
-        if self.plan.held_out is not None and _due(
-            step, self._config.evaluate.every_steps, is_last
-        ):
+        if _due(step, self._config.evaluate.every_steps, is_last):
             with monitor.pause():
-                self._evaluate(self.plan.held_out)
+                self._evaluate()
         if _due(step, self._config.monitor.sample_every_steps, is_last) and self.world.is_main:
             with monitor.pause():
                 trees = self.plan.sentences.trees(self.engine.model, self.world.device)
@@ -121,17 +127,19 @@ class Trainer:
         if is_last or _due(step, self._config.checkpoint.every_steps, is_last):
             self._save()
 
-    def _evaluate(self, held_out: ContextSource) -> None:
-        result = evaluate_model(
-            self.engine.model,
-            held_out,
-            max_contexts=self._config.evaluate.max_contexts,
-            batch_contexts=self.plan.batches.micro_batch,
-            device=self.world.device,
-        )
-        self.monitor.log_evaluation(
-            self.state.step, tokens=self.state.tokens, values=result.metrics()
-        )
+    def _evaluate(self) -> None:
+        values: dict[str, float] = {}
+        if self.plan.held_out is not None:
+            values |= evaluate_model(
+                self.engine.model,
+                self.plan.held_out,
+                max_contexts=self._config.evaluate.max_contexts,
+                batch_contexts=self.plan.batches.micro_batch,
+                device=self.world.device,
+            ).metrics()
+        if self.task_evaluation is not None:
+            values |= self.task_evaluation(self.engine.model, self.world)
+        self.monitor.log_evaluation(self.state.step, tokens=self.state.tokens, values=values)
 
     def _save(self) -> Path:
         with self.monitor.pause():

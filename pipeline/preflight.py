@@ -1,6 +1,7 @@
 """Everything that can be wrong with a run, found by rank 0 before the ranks meet."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from gpst.config import ModelConfig
 from gpst.model import build_model
 from pipeline.checkpoint import check_no_checkpoints
 from pipeline.checkpoint_files import FOLDER, list_checkpoints
-from pipeline.config import RunConfig
+from pipeline.config import DataConfig, RunConfig
+from pipeline.contexts import Split
 from pipeline.data import ContextSource, open_datasets, open_source
 from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import ConfigError, DataError
@@ -56,9 +58,14 @@ class Plan:
         return "\n".join(lines)
 
 
-def check_run(config: RunConfig, world_size: int) -> Plan:
+OpenSource = Callable[[DataConfig, Split], ContextSource | None]
+
+
+def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_source) -> Plan:
     """Checks config, batch arithmetic, data, model and disk; opens the data.
 
+    Args:
+        open_split: what a split of the data is read with; None for no held-out contexts.
     Raises:
         ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
     """
@@ -68,10 +75,11 @@ def check_run(config: RunConfig, world_size: int) -> Plan:
     config = resolve_model(config, datasets[0].manifest)
     if config.checkpoint.resume == "never":
         check_no_checkpoints(Path(config.run_dir) / FOLDER)
-    source = open_source(config.data, "train")
+    source = open_split(config.data, "train")
+    assert source is not None  # only the held-out split may be missing
     held_out = None
     if config.evaluate.every_steps is not None:
-        held_out = open_source(config.data, "validation")
+        held_out = open_split(config.data, "validation")
     sentences = FixedSentences(config.monitor.sentences, datasets[0].tokenizer_path)
     num_parameters = count_parameters(config.model_config)
     _check_disk(config, num_parameters)

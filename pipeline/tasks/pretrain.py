@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from data_prep.files import write_atomically
 from pipeline.config import RunConfig, config_to_yaml, load_config
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.ranks import Placement
 
 if TYPE_CHECKING:
-    from pipeline.checkpoint import Checkpoints
-    from pipeline.engine import Engine
     from pipeline.preflight import Plan
-    from pipeline.state import TrainerState
     from pipeline.world import World
 
 _EPILOG = """\
@@ -87,7 +81,9 @@ def main(argv: Sequence[str]) -> int:
 
     def body(world: World) -> int:
         plan = plans[0] if plans else _check(argv, world.size)[1]
-        return _train(plan, world)
+        from pipeline.tasks.training import train
+
+        return train(plan, world).exit_code
 
     return launch(prepare, body)
 
@@ -98,59 +94,3 @@ def _check(argv: Sequence[str], world_size: int) -> tuple[Namespace, Plan]:
     from pipeline.preflight import check_run
 
     return arguments, check_run(config, world_size)
-
-
-def _train(plan: Plan, world: World) -> int:
-    from pipeline.checkpoint import Checkpoints
-    from pipeline.loop import Trainer, print_summary
-    from pipeline.monitor import Monitor
-
-    config, run_dir = plan.config, Path(plan.config.run_dir)
-    checkpoints = Checkpoints(run_dir, config.checkpoint, world)
-    engine, state = _start(plan, world, checkpoints)
-    if world.is_main:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(run_dir / "config.yaml", config_to_yaml(config).encode())
-    monitor = Monitor(
-        run_dir,
-        num_steps=config.train.num_steps,
-        is_main=world.is_main,
-        start_step=state.step,
-        start_tokens=state.tokens,
-    )
-    with monitor:
-        if state.step:
-            monitor.say(f"resumed from {checkpoints.last} (step {state.step})")
-        trainer = Trainer(plan, world, engine, checkpoints, monitor, state)
-        outcome = trainer.run()
-    if world.is_main:
-        print_summary(outcome, run_dir)
-    engine.close()
-    return outcome.exit_code
-
-
-def _start(plan: Plan, world: World, checkpoints: Checkpoints) -> tuple[Engine, TrainerState]:
-    """The engine and the state at step 0, or as the run's checkpoint has them."""
-    import torch
-
-    from gpst.model import build_model
-    from pipeline.engine import create_engine
-    from pipeline.state import check_same_run, first_state, resumed_state
-
-    config, fingerprint = plan.config, plan.source.fingerprint
-    state = first_state(config, fingerprint, world.size)
-    found = checkpoints.find()
-    torch.manual_seed(config.seed)
-    model = build_model(config.model_config)
-    model.checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
-    if found is None:
-        return create_engine(model, config, plan.batches, world), state
-    checkpoint, saved = found
-    check_same_run(saved, config, fingerprint, checkpoint)
-    with ExitStack() as stack:
-        universal = None
-        if checkpoints.needs_conversion(saved, config.engine):
-            universal = stack.enter_context(checkpoints.universal(checkpoint))
-        engine = create_engine(model, config, plan.batches, world, universal is not None)
-        checkpoints.load(engine, checkpoint, universal)
-    return engine, resumed_state(saved, state)
