@@ -1,0 +1,89 @@
+"""A run of the trainer on all ranks, from its checked plan: what every task that trains does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from data_prep.files import write_atomically
+from gpst.model import build_model
+from pipeline.checkpoint import Checkpoints
+from pipeline.config import RunConfig, config_to_yaml
+from pipeline.engine import Engine, create_engine
+from pipeline.loop import Outcome, TaskEvaluation, Trainer, print_summary
+from pipeline.monitor import Monitor
+from pipeline.preflight import Plan
+from pipeline.state import TrainerState, check_same_run, first_state, resumed_state
+from pipeline.world import World
+
+
+def new_model(config: RunConfig) -> nn.Module:
+    """The model that the run's config describes, with random weights."""
+    return build_model(config.model_config)
+
+
+def train(
+    plan: Plan,
+    world: World,
+    build: Callable[[RunConfig], nn.Module] = new_model,
+    evaluation: TaskEvaluation | None = None,
+    finish: Callable[[nn.Module, Outcome], None] | None = None,
+) -> Outcome:
+    """Trains, or goes on training, until the run ends or is stopped. All ranks call it.
+
+    Args:
+        build: makes the model, with the weights that a fresh run starts from.
+        evaluation: see Trainer.
+        finish: hears of the trained model before the engine is gone.
+    """
+    config, run_dir = plan.config, Path(plan.config.run_dir)
+    checkpoints = Checkpoints(run_dir, config.checkpoint, world)
+    engine, state = _start(plan, world, checkpoints, build)
+    if world.is_main:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / "config.yaml", config_to_yaml(config).encode())
+    monitor = Monitor(
+        run_dir,
+        num_steps=config.train.num_steps,
+        is_main=world.is_main,
+        start_step=state.step,
+        start_tokens=state.tokens,
+    )
+    with monitor:
+        if state.step:
+            monitor.say(f"resumed from {checkpoints.last} (step {state.step})")
+        trainer = Trainer(plan, world, engine, checkpoints, monitor, state, evaluation)
+        outcome = trainer.run()
+    if world.is_main:
+        print_summary(outcome, run_dir)
+    if finish is not None:
+        finish(engine.model, outcome)
+    engine.close()
+    return outcome
+
+
+def _start(
+    plan: Plan, world: World, checkpoints: Checkpoints, build: Callable[[RunConfig], nn.Module]
+) -> tuple[Engine, TrainerState]:
+    """The engine and the state at step 0, or as the run's checkpoint has them."""
+    config, fingerprint = plan.config, plan.source.fingerprint
+    state = first_state(config, fingerprint, world.size)
+    found = checkpoints.find()
+    torch.manual_seed(config.seed)
+    model = build(config)
+    model.checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
+    if found is None:
+        return create_engine(model, config, plan.batches, world), state
+    checkpoint, saved = found
+    check_same_run(saved, config, fingerprint, checkpoint)
+    with ExitStack() as stack:
+        universal = None
+        if checkpoints.needs_conversion(saved, config.engine):
+            universal = stack.enter_context(checkpoints.universal(checkpoint))
+        engine = create_engine(model, config, plan.batches, world, universal is not None)
+        checkpoints.load(engine, checkpoint, universal)
+    return engine, resumed_state(saved, state)
