@@ -48,7 +48,7 @@ class GPT2Baseline(nn.Module):
         features = self._features(batch)
         weight = self.gpt2.lm_head.weight
         loss = vocabulary_loss(features, weight, batch.tokens)
-        return ModelOutput({"token": LossTerm(loss, "tokens")}, {})
+        return ModelOutput({"token": LossTerm(loss, "tokens")}, {}, features)
 
     def _features(self, batch: ContextBatch) -> Tensor:
         """(N, H) what predicts each token: the output after the tokens before it."""

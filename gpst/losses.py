@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 from gpst.batch import BatchCounts
 from gpst.layers import at_least_fp32
 
-Unit = Literal["tokens", "actions", "splits", "sentences"]
+Unit = Literal["tokens", "actions", "splits", "sentences", "examples"]
+"""Examples are a fine-tuning task's: contexts with a label."""
 
 
 @dataclass(frozen=True)

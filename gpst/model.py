@@ -31,6 +31,8 @@ class ModelOutput:
     """Sums with gradient, fp32; their means add up to the loss."""
     statistics: dict[str, LossTerm]
     """Sums without gradient that tell how the trees are doing."""
+    features: Float[Tensor, "N H"]
+    """What each token was predicted from (before the tied embedding), with gradient."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Of the batch's chart: "cells", "edges", "levels"; from them follows the arithmetic done."""
 
@@ -99,7 +101,8 @@ class GPST(nn.Module):
             "edges": len(plan.parent),
             "levels": len(plan.levels),
         }
-        return ModelOutput(losses, structure_statistics(scores, plan, induced, chart), sizes)
+        statistics = structure_statistics(scores, plan, induced, chart)
+        return ModelOutput(losses, statistics, features, sizes)
 
     def plan(
         self,
