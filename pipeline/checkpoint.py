@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pipeline.checkpoint_files import (
     FOLDER,
+    mark_best,
     newest_whole,
     publish,
     remove_leftovers,
@@ -74,10 +75,18 @@ class Checkpoints:
                 _check_complete(staging / final.name, self._world.size, engine)
                 publish(staging / final.name, final, state)
                 shutil.rmtree(staging, ignore_errors=True)
-                remove_old(self.folder, self._config.keep_last, self._config.keep_every_steps)
+                self._retain(state)
         self._world.barrier()
         self.last = final
         return final
+
+    def _retain(self, state: TrainerState) -> None:
+        """Names the best checkpoint and removes old ones, never the best."""
+        best = [int(state.best["step"])] if state.best else []
+        for step in best:
+            mark_best(self.folder, step)
+        config = self._config
+        remove_old(self.folder, config.keep_last, config.keep_every_steps, best)
 
     def find(self) -> tuple[Path, TrainerState] | None:
         """The checkpoint to start from, by `checkpoint.resume`; None to start at step 0.

@@ -3,6 +3,7 @@
     run_dir/checkpoints/step-000000100/   DeepSpeed's files, state.json, and manifest.json with
                                           the size and sha256 of each
     run_dir/checkpoints/latest            the name of the newest one
+    run_dir/checkpoints/best              the name of the best one by checkpoint.best_metric
 
 A checkpoint is written under a name that starts with a dot and renamed when every file of it is on
 disk. A folder that fails its manifest is refused, by name and with the reason.
@@ -12,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 LATEST = "latest"
+BEST = "best"
 STEP_PREFIX = "step-"
 REFUSED_PREFIX = "refused-"
 FORMAT_VERSION = 1
@@ -125,9 +127,13 @@ def newest_whole(
 def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
     """The checkpoint that `path` names: itself, or the newest whole one of a run or its folder.
 
+    The files `latest` and `best` name the checkpoint whose name they hold.
+
     Raises:
         CheckpointError: there is none, or the named one is not whole.
     """
+    if path.name in (LATEST, BEST) and path.is_file():
+        path = path.with_name(path.read_text().strip())
     if (path / MANIFEST).exists():
         return path, verify(path)
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
@@ -147,12 +153,25 @@ def set_aside(checkpoint: Path) -> Path:
     return aside
 
 
-def remove_old(folder: Path, keep_last: int, keep_every_steps: int | None) -> list[Path]:
-    """Removes checkpoints but the newest ones and those at multiples; returns the removed."""
+def mark_best(folder: Path, step: int) -> None:
+    """Lets `best` name the checkpoint of a step, if it is there."""
+    name = step_name(step)
+    if (folder / name).is_dir():
+        write_atomically(folder / BEST, (name + "\n").encode())
+
+
+def remove_old(
+    folder: Path, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
+) -> list[Path]:
+    """Removes checkpoints but the newest ones, those at multiples and those of `keep_steps`.
+
+    Returns:
+        the removed.
+    """
     removed = []
     for checkpoint in list_checkpoints(folder)[:-keep_last]:
         step = int(checkpoint.name[len(STEP_PREFIX) :])
-        if keep_every_steps is None or step % keep_every_steps:
+        if (keep_every_steps is None or step % keep_every_steps) and step not in keep_steps:
             # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
             doomed = checkpoint.with_name(f".removed-{checkpoint.name}")
             os.rename(checkpoint, doomed)
