@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from data_prep.manifest import (
     sorted_shards,
     write_manifest,
 )
+
+if TYPE_CHECKING:
+    from data_prep.tokenizer.load import LoadedTokenizer
 
 __all__ = ["Dataset", "DatasetError", "Manifest", "Shard", "open_dataset", "write_dataset"]
 
@@ -135,25 +139,36 @@ def write_dataset(
     end_of_document_id: int = 0,
     validation: Iterable[Sequence[Sequence[int]]] = (),
     shard_documents: int | None = None,
+    tokenizer: LoadedTokenizer | None = None,
 ) -> Dataset:
-    """Write a small dataset from token lists that are in memory (tests, toy tasks).
+    """Write a dataset from token lists (tests, toy tasks, examples to fine-tune on).
 
-    ``documents`` and ``validation`` hold documents; a document is a list of sentences; a sentence
+    ``documents`` and ``validation`` yield documents; a document is a list of sentences; a sentence
     is a non-empty list of ids. The end-of-document sentence is added. ``shard_documents`` limits
-    the documents of a shard. No tokenizer files are written. Real corpora: data_prep/build.py.
+    the documents of a shard, and with it what is held in memory. ``tokenizer`` is kept with the
+    dataset and says the ids; without one there are no tokenizer files. Corpora: data_prep/build.py.
     """
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
+    if tokenizer is not None:
+        bos_id, end_of_document_id = tokenizer.bos_id, tokenizer.end_of_document_id
     dtype = dtype_for(vocab_size)
     records: list[ShardRecord] = []
     for split, given in (("train", documents), ("validation", validation)):
-        held = [[*map(list, document), [end_of_document_id]] for document in given]
-        step = shard_documents or max(len(held), 1)
-        for number, start in enumerate(range(0, len(held), step)):
+        whole = ([*map(list, document), [end_of_document_id]] for document in given)
+        for number in count():
+            held = list(islice(whole, shard_documents))
+            if not held:
+                break
             name = f"{SHARD_PREFIX[split]}-{number:05d}"
-            records.append(_write_small(path, name, split, held[start : start + step], dtype))
-    tokenizer = TokenizerRecord("none", "other", "", bos_id, end_of_document_id)
-    manifest = Manifest(vocab_size, dtype, tokenizer, sorted_shards(records))
+            records.append(_write_small(path, name, split, held, dtype))
+    record = TokenizerRecord("none", "other", "", bos_id, end_of_document_id)
+    if tokenizer is not None:
+        tokenizer.save(path / TOKENIZER_DIRECTORY)
+        record = TokenizerRecord(
+            tokenizer.name, tokenizer.kind, tokenizer.sha256, bos_id, end_of_document_id
+        )
+    manifest = Manifest(vocab_size, dtype, record, sorted_shards(records))
     write_manifest(path, manifest)
     return open_dataset(path)
 
