@@ -17,7 +17,6 @@ from torch import distributed
 from pipeline.errors import EXIT_FAILURE, ConfigError, TrainingError, explain
 from pipeline.ranks import Placement
 
-PROGRAM = "pretrain"
 PREPARE_TIMEOUT_S = 3600.0
 """Longest preparation of rank 0 (it may compute a table of contexts)."""
 FAREWELL_S = 10.0
@@ -29,13 +28,13 @@ SHORT_FAREWELL_S = 2.0
 class Meeting:
     """The store of the ranks: readiness, and the first failure."""
 
-    def __init__(self, placement: Placement, store: distributed.Store) -> None:
-        self.placement, self.store = placement, store
+    def __init__(self, placement: Placement, store: distributed.Store, program: str) -> None:
+        self.placement, self.store, self.program = placement, store, program
 
     @classmethod
-    def open(cls, placement: Placement) -> "Meeting":
+    def open(cls, placement: Placement, program: str = "pretrain") -> "Meeting":
         if placement.size == 1:
-            return cls(placement, distributed.HashStore())
+            return cls(placement, distributed.HashStore(), program)
         try:
             # Also under torchrun, whose agent already serves the store on this port.
             limit = timedelta(seconds=PREPARE_TIMEOUT_S)
@@ -47,7 +46,7 @@ class Meeting:
                 f"{str(error).splitlines()[0]} (a port that is taken: set MASTER_PORT, or "
                 "deepspeed --master_port)"
             ) from None
-        return cls(placement, store)
+        return cls(placement, store, program)
 
     def prepare(self, prepare: Callable[[Placement], int | None]) -> int | None:
         """Rank 0 prepares, the others wait; its answer (an exit code to stop with) on all."""
@@ -75,7 +74,7 @@ class Meeting:
             first = bytes(self.store.compare_set("failed", "", mine)).decode()
             self.store.compare_set("prepared", "", json.dumps(code))
         if first == mine:
-            _print_failure(error, line, self.placement)
+            _print_failure(error, line, self.placement, self.program)
         else:
             code = json.loads(first)["code"]
         self._say_farewell(SHORT_FAREWELL_S if _is_lost_contact(error) else FAREWELL_S)
@@ -105,13 +104,13 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _print_failure(error: BaseException, line: str, placement: Placement) -> None:
+def _print_failure(error: BaseException, line: str, placement: Placement, program: str) -> None:
     of = f" (rank {placement.rank})" if placement.rank else ""
     if explain(error) is None and _is_lost_contact(error) and placement.size > 1:
         line = f"another rank died or lost its connection: {line}; start again to resume"
     elif explain(error) is None:
         traceback.print_exception(error)
-    print(f"{PROGRAM}{of}: {line}", file=sys.stderr, flush=True)
+    print(f"{program}{of}: {line}", file=sys.stderr, flush=True)
 
 
 def _is_lost_contact(error: BaseException) -> bool:

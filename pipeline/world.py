@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, distributed
 
 from pipeline.errors import EXIT_FAILURE, ConfigError, PipelineError
-from pipeline.meeting import PROGRAM, Meeting
+from pipeline.meeting import Meeting
 from pipeline.ranks import LOCAL_HOST, Placement, find_placement
 from pipeline.stop import StopRequest
 
@@ -79,7 +79,11 @@ class World:
         return values
 
 
-def launch(prepare: Callable[[Placement], int | None], body: Callable[[World], int]) -> int:
+def launch(
+    prepare: Callable[[Placement], int | None],
+    body: Callable[[World], int],
+    program: str = "pretrain",
+) -> int:
     """Runs `prepare` on rank 0 and then, unless it gave an exit code, `body` on every rank.
 
     Returns:
@@ -89,9 +93,9 @@ def launch(prepare: Callable[[Placement], int | None], body: Callable[[World], i
     try:
         placement = find_placement(os.environ)
         _settle_environment(placement)
-        meeting = Meeting.open(placement)
+        meeting = Meeting.open(placement, program)
     except PipelineError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr, flush=True)
+        print(f"{program}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     try:
         code = meeting.prepare(prepare)

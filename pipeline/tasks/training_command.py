@@ -1,0 +1,120 @@
+"""The command line of a task that trains: one configuration, on one rank or many."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+
+from pipeline.errors import ConfigError, PipelineError
+from pipeline.ranks import Placement
+
+if TYPE_CHECKING:
+    from pipeline.world import World
+
+_EPILOG = """\
+Started in any of these ways; the same command resumes a run that was stopped or killed.
+  deepspeed launch/{name}.sh --config X        a rank per GPU; LOCAL_SIZE=2 before it: 2 CPU ranks
+  bash launch/{name}.sh --config X             the same; DEEPSPEED_ARGS="--num_gpus 2" before it
+  torchrun --nproc-per-node 2 launch/{name}.sh --config X
+  srun python launch/{name}.sh --config X      also mpirun; without a launcher: one rank
+Exit codes: 0 done, or stopped by a signal and saved; 1 failed; 2 wrong usage or configuration;
+3 damaged data or checkpoint; 130 interrupted, and saved.
+"""
+
+
+class Described(Protocol):
+    """A plan that says what it is in words."""
+
+    def describe(self) -> str:
+        """What `--dry-run` prints."""
+        ...
+
+
+C = TypeVar("C")
+P = TypeVar("P", bound=Described)
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"command line: {message} (see --help)")
+
+
+@dataclass(frozen=True)
+class TrainingCommand(Generic[C, P]):
+    """`launch/NAME.sh --config YAML [key=value ...]`."""
+
+    name: str
+    description: str
+    example: str
+    """A config file for messages."""
+    load: Callable[[str, Sequence[str]], C]
+    """The configuration in a file, with overrides."""
+    to_yaml: Callable[[C], str]
+    check: Callable[[C, int], P]
+    """The plan of a run on so many ranks; rank 0 makes it before the others."""
+    run: Callable[[P, World], int]
+    """Trains on all ranks and returns the exit code."""
+
+    def main(self, argv: Sequence[str]) -> int:
+        """Runs the command on this rank and returns its exit code."""
+        try:
+            arguments = self._parser().parse_intermixed_args(argv)
+            if arguments.help or arguments.print_config:
+                # Answered without starting anything; a launcher's ranks leave it to the first.
+                text = self._parser().format_help() if arguments.help else self._config(arguments)
+                if os.environ.get("RANK", "0") == "0":
+                    print(text, end="", flush=True)
+                return 0
+        except PipelineError:
+            pass  # rank 0 says it below, so that one line appears and not one a rank
+        from pipeline.world import launch
+
+        plans: list[P] = []
+
+        def prepare(placement: Placement) -> int | None:
+            arguments, plan = self._check(argv, placement.size)
+            plans.append(plan)
+            if arguments.dry_run:
+                print(plan.describe(), flush=True)
+                return 0
+            return None
+
+        def body(world: World) -> int:
+            plan = plans[0] if plans else self._check(argv, world.size)[1]
+            return self.run(plan, world)
+
+        return launch(prepare, body, self.name)
+
+    def _parser(self) -> ArgumentParser:
+        parser = _Parser(
+            prog=self.name,
+            description=self.description,
+            epilog=_EPILOG.format(name=self.name),
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        parser.add_argument("--config", metavar="YAML", help=f"the run, e.g. {self.example}")
+        parser.add_argument("--dry-run", action="store_true", help="check all, print the plan, end")
+        parser.add_argument("--print-config", action="store_true", help="print the config, end")
+        parser.add_argument("-h", "--help", action="store_true", help="print this, end")
+        parser.add_argument("--local_rank", help="given by the DeepSpeed launcher; not used")
+        parser.add_argument(
+            "overrides", nargs="*", metavar="field=value", help="over the config file"
+        )
+        return parser
+
+    def _load(self, arguments: Namespace) -> C:
+        if arguments.config is None:
+            raise ConfigError(f"command line: --config is missing, e.g. --config {self.example}")
+        return self.load(arguments.config, arguments.overrides)
+
+    def _config(self, arguments: Namespace) -> str:
+        return self.to_yaml(self._load(arguments))
+
+    def _check(self, argv: Sequence[str], world_size: int) -> tuple[Namespace, P]:
+        arguments = self._parser().parse_intermixed_args(argv)
+        return arguments, self.check(self._load(arguments), world_size)
