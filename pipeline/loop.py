@@ -1,21 +1,25 @@
 """The training loop: steps, and what is due after each of them."""
 
+import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from pipeline.checkpoint import Checkpoints
 from pipeline.config import RunConfig
 from pipeline.engine import Engine
-from pipeline.errors import TrainingError
+from pipeline.errors import ConfigError, TrainingError
 from pipeline.evaluate import evaluate_model
 from pipeline.monitor import Monitor
+from pipeline.prefetch import BatchReader, Prefetcher
 from pipeline.preflight import Plan
+from pipeline.spike import LossAverage
 from pipeline.state import TrainerState
-from pipeline.step import StepReport, take_step
+from pipeline.step import Batches, StepReport, take_step
 from pipeline.world import World
 
 
@@ -44,6 +48,8 @@ class Trainer:
     state: TrainerState
     task_evaluation: TaskEvaluation | None = None
     """Added to the losses on held-out contexts."""
+    _flops: float = field(default=0.0, init=False)
+    """Arithmetic of this rank since the last line of metrics.jsonl."""
 
     def run(self) -> Outcome:
         """Trains to the end, to `train.stop_at_step` or to a signal, and saves.
@@ -52,6 +58,22 @@ class Trainer:
             TrainingError: too many steps in a row were skipped.
             CheckpointError: a checkpoint cannot be written.
         """
+        batches = self._batches()
+        try:
+            return self._run(batches)
+        finally:
+            batches.close()
+
+    def _batches(self) -> BatchReader | Prefetcher:
+        config = self._config
+        reader = BatchReader(self.plan.source, config.seed, self.plan.batches, self.world.rank)
+        ahead, last = config.data.prefetch_batches, config.train.last_step
+        if ahead == 0:
+            return reader
+        pin = self.world.device.type == "cuda"
+        return Prefetcher(reader, self.state.step, last, ahead=ahead, pin=pin)
+
+    def _run(self, batches: Batches) -> Outcome:
         train = self._config.train
         last = train.last_step
         started_at = self.state.step
@@ -65,7 +87,11 @@ class Trainer:
                 self.plan.batches,
                 self.world,
                 self.state.step,
+                batches=batches,
+                spikes=LossAverage.from_dict(self.state.spikes),
             )
+            if report.spike is not None and train.spike_action == "stop":
+                self._stop_at_spike(report)
             self._count(report)
             self._after_step(report, is_last=self.state.step == last)
         if self.state.step >= train.num_steps:
@@ -89,45 +115,72 @@ class Trainer:
             tokens=state.tokens + report.counts.tokens,
             skipped_steps=state.skipped_steps + skipped,
             skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0,
+            spikes=report.spikes.to_dict() if report.spikes.count else {},
         )
+        self._flops += report.sums.flops
         self.monitor.advance(self.state.step)
         if skipped:
             self._report_skip(report)
 
     def _report_skip(self, report: StepReport) -> None:
-        first = report.step * self.plan.batches.global_batch
-        where = f"samples {first}..{first + self.plan.batches.global_batch - 1}"
+        what = "a loss or gradient is not finite" if report.spike is None else _spike(report)
         self.monitor.say(
-            f"step {self.state.step}: a loss or gradient is not finite: skipped ({where}; "
+            f"step {self.state.step}: {what}: skipped ({self._samples_of(report)}; "
             f"{self.state.skipped_steps} so far)"
         )
         limit = self._config.train.max_nonfinite_steps
         if self.state.skipped_in_a_row >= limit:
-            whole = self.checkpoints.last or "none yet"
+            what = "were not finite" if report.spike is None else "were not finite or spiked"
             raise TrainingError(
-                f"stopped at step {self.state.step}: {limit} steps in a row were not finite "
-                f"(train.max_nonfinite_steps); last whole checkpoint: {whole}; lower "
+                f"stopped at step {self.state.step}: {limit} steps in a row {what} "
+                f"(train.max_nonfinite_steps); last whole checkpoint: {self._last_whole}; lower "
                 "optim.learning_rate, or look at the batches"
             )
 
+    def _stop_at_spike(self, report: StepReport) -> None:
+        """Saves what was there before the step, which was not applied, and ends the run."""
+        self._save()
+        raise TrainingError(
+            f"stopped before step {report.step + 1}: {_spike(report)} "
+            f"(train.spike_deviations {self._config.train.spike_deviations:g}; "
+            f"{self._samples_of(report)}); last whole checkpoint: {self._last_whole}; go on with "
+            "train.spike_action=skip, or a lower optim.learning_rate"
+        )
+
+    def _samples_of(self, report: StepReport) -> str:
+        first = report.step * self.plan.batches.global_batch
+        return f"samples {first}..{first + self.plan.batches.global_batch - 1}"
+
+    @property
+    def _last_whole(self) -> Path | str:
+        return self.checkpoints.last or "none yet"
+
     def _after_step(self, report: StepReport, is_last: bool) -> None:
-        step, monitor = self.state.step, self.monitor
-        if is_last or step % self._config.monitor.log_every_steps == 0 or step == 1:
-            values = report.metrics(self.world)
-            values["skipped_steps"] = float(self.state.skipped_steps)
-            position = {"tokens": self.state.tokens, "samples": self.state.samples}
-            monitor.log_step(step, **position, values=values)
-        if _due(step, self._config.evaluate.every_steps, is_last):
-            with monitor.pause():
-                self._evaluate()
-        if _due(step, self._config.monitor.sample_every_steps, is_last) and self.world.is_main:
-            with monitor.pause():
-                trees = self.plan.sentences.trees(self.engine.model, self.world.device)
-                monitor.log_texts(step, trees)
-        if is_last or _due(step, self._config.checkpoint.every_steps, is_last):
+        step, config = self.state.step, self._config
+        if is_last or step % config.monitor.log_every_steps == 0 or step == 1:
+            self._log(report)
+        improved = False
+        if _due(step, config.evaluate.every_steps, is_last):
+            with self.monitor.pause():
+                improved = self._evaluate()
+        if _due(step, config.monitor.sample_every_steps, is_last):
+            with self.monitor.pause():
+                self._sample()
+        if is_last or improved or _due(step, config.checkpoint.every_steps, is_last):
             self._save()
 
-    def _evaluate(self) -> None:
+    def _log(self, report: StepReport) -> None:
+        values = report.metrics(self.world)
+        own = torch.zeros(1 + self.world.size, dtype=torch.float64)
+        own[0], self._flops = self._flops, 0.0
+        own[1 + self.world.rank] = _memory_gib(self.world.device)
+        flops, *memory = self.world.sum(own.to(self.world.device)).tolist()
+        values |= {"skipped_steps": float(self.state.skipped_steps), "memory_gib": max(memory)}
+        position = {"tokens": self.state.tokens, "samples": self.state.samples}
+        self.monitor.log_step(self.state.step, **position, values=values, flops=flops)
+
+    def _evaluate(self) -> bool:
+        """Evaluates on held-out contexts; whether checkpoint.best_metric is the best so far."""
         values: dict[str, float] = {}
         if self.plan.held_out is not None:
             values |= evaluate_model(
@@ -140,6 +193,35 @@ class Trainer:
         if self.task_evaluation is not None:
             values |= self.task_evaluation(self.engine.model, self.world)
         self.monitor.log_evaluation(self.state.step, tokens=self.state.tokens, values=values)
+        return self._is_best(self.world.broadcast(values))
+
+    def _is_best(self, values: dict[str, float]) -> bool:
+        config = self._config.checkpoint
+        if config.best_metric is None:
+            return False
+        if config.best_metric not in values:
+            raise ConfigError(
+                f"checkpoint.best_metric: {config.best_metric!r} is not measured here; known are "
+                f"{', '.join(sorted(values))}"
+            )
+        value = values[config.best_metric]
+        sign = 1.0 if config.best_is == "lowest" else -1.0
+        best = self.state.best.get("value")
+        # NaN is never better, and anything is better than it.
+        if not (best is None or best != best or sign * value < sign * best):
+            return False
+        self.state = replace(self.state, best={"value": value, "step": self.state.step})
+        return True
+
+    def _sample(self) -> None:
+        """Trees and continuations, by rank 0."""
+        sentences = self.plan.sentences
+        if not self.world.is_main or not sentences:
+            return
+        samples = sentences.sample(self.engine.model, self.world.device)
+        self.monitor.log_samples(
+            self.state.step, tokens=self.state.tokens, samples=samples, prompts=sentences.prompts
+        )
 
     def _save(self) -> Path:
         with self.monitor.pause():
@@ -158,6 +240,24 @@ class Trainer:
             f"{saved}; the same command goes on from here"
         )
         return Outcome(self.state, message, exit_code)
+
+
+def _spike(report: StepReport) -> str:
+    average = report.spikes
+    distance = ((report.spike or 0.0) - average.mean) / average.deviation
+    return (
+        f"the loss {report.spike:.4g} is {distance:.1f} deviations above its average "
+        f"{average.mean:.4g}"
+    )
+
+
+def _memory_gib(device: torch.device) -> float:
+    """Most memory so far: of the GPU since the last call, or of the process."""
+    if device.type == "cuda":
+        most = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return most / (1 << 30)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
 def _due(step: int, every: int | None, is_last: bool) -> bool:

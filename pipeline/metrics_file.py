@@ -16,14 +16,14 @@ FILE_NAME = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends lines to a run's metrics.jsonl.
+    """Appends lines to a run's metrics.jsonl, or to another file of lines with steps.
 
     Lines of steps after `start_step`, which a resumed run will take again, and torn lines are
     removed first; a run that starts at step 0 starts with an empty file.
     """
 
-    def __init__(self, run_dir: Path, start_step: int) -> None:
-        self.path = run_dir / FILE_NAME
+    def __init__(self, run_dir: Path, start_step: int, name: str = FILE_NAME) -> None:
+        self.path = run_dir / name
         kept = [line for line in read_metrics(self.path) if line["step"] <= start_step > 0]
         self.last_line: dict[str, Any] | None = kept[-1] if kept else None
         """The last line that was kept, if any."""

@@ -9,75 +9,30 @@ Only rank 0 gets a monitor that writes; the others' (`is_main=False`) do nothing
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from torch.utils.tensorboard.writer import SummaryWriter
 from tqdm import tqdm
 
+from pipeline.curves import Curves
 from pipeline.errors import ConfigError
 from pipeline.metrics_file import MetricsFile
+from pipeline.samples import Samples, tree_change
+from pipeline.weights_and_biases import WandbRun
 
-TENSORBOARD = "tensorboard"
-BY_TOKENS = "by_tokens/"
+SAMPLES = "samples.jsonl"
 _SHOWN = ("loss", "perplexity/token")
-
-
-class Curves:
-    """TensorBoard files: `tensorboard/steps` against steps, `tensorboard/tokens` against tokens.
-
-    They are two event streams because each hides what lies past its own starting point when a run
-    resumes. Tags against tokens start with `by_tokens/`.
-    """
-
-    def __init__(self, run_dir: Path, start_step: int, start_tokens: int) -> None:
-        folder = run_dir / TENSORBOARD
-        _wait_for_a_later_name(folder)
-        # A fresh start hides everything of an earlier run in the same folder.
-        fresh = start_step == 0
-        self._steps = SummaryWriter(
-            str(folder / "steps"), purge_step=0 if fresh else start_step + 1
-        )
-        self._tokens = SummaryWriter(
-            str(folder / "tokens"), purge_step=0 if fresh else start_tokens + 1
-        )
-
-    def add(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._steps.add_scalar(name, value, step)
-            self._tokens.add_scalar(BY_TOKENS + name, value, tokens)
-
-    def add_texts(self, step: int, texts: Mapping[str, str]) -> None:
-        for name, text in texts.items():
-            # Four spaces make a verbatim block of Markdown, which TensorBoard renders.
-            indented = "".join(f"    {line}\n" for line in text.splitlines())
-            self._steps.add_text(name, indented, step)
-
-    def flush(self) -> None:
-        self._steps.flush()
-        self._tokens.flush()
-
-    def close(self) -> None:
-        self._steps.close()
-        self._tokens.close()
-
-
-def _wait_for_a_later_name(folder: Path) -> None:
-    """Waits until new event files sort after the ones there (a second, and seldom at all).
-
-    TensorBoard reads event files by name, and names start with the second they were made in.
-    """
-    stamps = [path.name.split(".")[3] for path in folder.glob("*/events.out.tfevents.*")]
-    latest = max((int(stamp) for stamp in stamps if stamp.isdigit()), default=0)
-    missing = latest + 1 - time.time()
-    if 0 < missing <= 2:
-        time.sleep(missing)
+_HPARAM_METRICS = ("loss", "perplexity/token", "eval/perplexity/token", "eval/bits_per_byte")
+"""Curves whose newest values stand in TensorBoard's HParams tab, where a run has them."""
 
 
 class Throughput:
     """Tokens per second since the last reading, without the time spent in `pause`."""
+
+    seconds: float = 0.0
+    """Between the last two readings, without pauses."""
 
     def __init__(self, tokens: int, clock: float) -> None:
         self._tokens, self._clock, self._paused = tokens, clock, 0.0
@@ -88,6 +43,7 @@ class Throughput:
     def read(self, tokens: int, clock: float) -> float:
         seconds = clock - self._clock - self._paused
         rate = (tokens - self._tokens) / seconds if seconds > 0 else 0.0
+        self.seconds = max(0.0, seconds)
         self._tokens, self._clock, self._paused = tokens, clock, 0.0
         return rate
 
@@ -101,10 +57,13 @@ class Monitor:
         is_main: whether this rank writes.
         start_step, start_tokens: where this process starts; what an earlier process wrote past
             that is dropped, so that each step appears once.
+        config: the run's plain values, for TensorBoard's HParams tab and W&B.
+        peak_flops: arithmetic per second of all ranks that is an MFU of 1; None leaves it out.
+        wandb: a W&B project that gets a copy.
         stream: where the bar or the lines go (standard error).
 
     Raises:
-        ConfigError: the folder cannot be made.
+        ConfigError: the folder cannot be made, or W&B cannot start.
     """
 
     def __init__(
@@ -115,9 +74,12 @@ class Monitor:
         is_main: bool = True,
         start_step: int = 0,
         start_tokens: int = 0,
+        config: Mapping[str, Any] | None = None,
+        peak_flops: float | None = None,
+        wandb: str | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        self.is_main = is_main
+        self.is_main, self._closed = is_main, False
         if not is_main:
             return
         run_dir = Path(run_dir)
@@ -126,7 +88,13 @@ class Monitor:
         except OSError as error:
             raise ConfigError(f"run_dir: {run_dir} cannot be made ({error.strerror})") from None
         self._file = MetricsFile(run_dir, start_step)
+        self._samples = MetricsFile(run_dir, start_step, SAMPLES)
+        self._last_samples = self._samples.last_line
+        self._wandb = None if wandb is None else WandbRun(wandb, run_dir, config or {})
         self._curves = Curves(run_dir, start_step, start_tokens)
+        if config is not None:
+            self._curves.add_hparams(config, _HPARAM_METRICS)
+        self._peak_flops = peak_flops
         self._stream = stream or sys.stderr
         self._num_steps, self._step = num_steps, start_step
         self._first_step = start_step
@@ -148,24 +116,34 @@ class Monitor:
             self._step = step
 
     def log_step(
-        self, step: int, *, tokens: int, samples: int, values: Mapping[str, float]
+        self,
+        step: int,
+        *,
+        tokens: int,
+        samples: int,
+        values: Mapping[str, float],
+        flops: float = 0.0,
     ) -> None:
-        """Writes a line and points of training; adds `time_s` and `tokens_per_second`.
+        """Writes a line and points of training.
+
+        Adds `time_s`, `tokens_per_second` and, given the arithmetic, `tflops` (per second, all
+        ranks) and `mfu`, its share of the peak.
 
         Args:
             step: optimizer steps done.
             tokens, samples: tokens and contexts trained on so far, over all ranks.
             values: name -> number, e.g. "loss/parser", "learning_rate".
+            flops: arithmetic of all ranks since the last line (pipeline/flops.py).
         """
         if not self.is_main:
             return
         self.advance(step)
         now = time.monotonic()
         rate = self._throughput.read(tokens, now)
-        values = {**values, "tokens_per_second": rate}
+        values = {**values, "tokens_per_second": rate, **self._arithmetic(flops)}
         position = {"step": step, "tokens": tokens, "samples": samples, "time_s": self._time_s(now)}
         self._file.write({**position, **values})
-        self._curves.add(step, tokens, values)
+        self._add(step, tokens, values)
         shown = {name: f"{values[name]:.4g}" for name in _SHOWN if name in values}
         shown["tokens/s"] = f"{rate:,.0f}"
         if self._bar is not None:
@@ -179,14 +157,32 @@ class Monitor:
             return
         time_s = self._time_s(time.monotonic())
         self._file.write({"step": step, "tokens": tokens, "time_s": time_s, **values})
-        self._curves.add(step, tokens, values)
+        self._add(step, tokens, values)
         shown = {name: f"{value:.4g}" for name, value in values.items() if "perplexity" in name}
         self._say(f"step {step}/{self._num_steps} held out", shown)
 
-    def log_texts(self, step: int, texts: Mapping[str, str]) -> None:
-        """Shows texts in TensorBoard: name (e.g. "trees/0") -> text."""
-        if self.is_main:
-            self._curves.add_texts(step, texts)
+    def log_samples(
+        self, step: int, *, tokens: int, samples: Samples, prompts: Sequence[str] = ()
+    ) -> None:
+        """Shows trees as texts and pictures, and continuations; writes a line of samples.jsonl.
+
+        Adds the curve `trees/change`: the share of the trees' spans that are new since the last
+        samples, those of an earlier process included.
+        """
+        if not self.is_main:
+            return
+        change = tree_change(self._last_samples, samples)
+        self._last_samples = {"step": step, "tokens": tokens, **samples.to_line()}
+        self._samples.write(self._last_samples)
+        texts, pictures = samples.texts(prompts), samples.pictures()
+        self._curves.add_texts(step, texts)
+        self._curves.add_pictures(step, pictures)
+        if self._wandb is not None:
+            self._wandb.log_samples(step, tokens, texts, pictures)
+        if change is not None:
+            values = {"trees/change": change}
+            self._file.write({"step": step, "tokens": tokens, **values})
+            self._add(step, tokens, values)
 
     def say(self, message: str) -> None:
         """Prints a line without breaking the bar."""
@@ -209,21 +205,43 @@ class Monitor:
         if self.is_main:
             self._curves.flush()
             self._file.sync()
+            self._samples.sync()
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Ends the bar and closes the files; may be called twice."""
-        if not self.is_main:
+        if not self.is_main or self._closed:
             return
+        self._closed = True
         if self._bar is not None:
             self._bar.close()
+        if self._step >= self._num_steps and not failed:
+            self._curves.end_hparams()
         self._curves.close()
         self._file.close()
+        self._samples.close()
+        if self._wandb is not None:
+            self._wandb.close(int(failed))
 
     def __enter__(self) -> "Monitor":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: object, *_: object) -> None:
+        self.close(failed=error is not None)
+
+    def _add(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        self._curves.add(step, tokens, values)
+        if self._wandb is not None:
+            self._wandb.log(step, tokens, values)
+
+    def _arithmetic(self, flops: float) -> dict[str, float]:
+        """Of the time since the last line, without pauses."""
+        seconds = self._throughput.seconds
+        if flops <= 0 or seconds <= 0:
+            return {}
+        found = {"tflops": flops / seconds / 1e12}
+        if self._peak_flops is not None:
+            found["mfu"] = flops / seconds / self._peak_flops
+        return found
 
     def _time_s(self, now: float) -> float:
         """Seconds that the run has taken, those before a resume included."""

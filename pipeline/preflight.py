@@ -9,8 +9,7 @@ import torch
 
 from gpst.config import ModelConfig
 from gpst.model import build_model
-from pipeline.checkpoint import check_no_checkpoints
-from pipeline.checkpoint_files import FOLDER, list_checkpoints
+from pipeline.checkpoint_files import FOLDER, check_no_checkpoints, list_checkpoints
 from pipeline.config import DataConfig, RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource, open_datasets, open_source
@@ -18,6 +17,7 @@ from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import ConfigError, DataError
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
 from pipeline.samples import FixedSentences
+from pipeline.weights_and_biases import import_wandb
 
 GIB = 1 << 30
 
@@ -80,7 +80,16 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
     held_out = None
     if config.evaluate.every_steps is not None:
         held_out = open_split(config.data, "validation")
-    sentences = FixedSentences(config.monitor.sentences, datasets[0].tokenizer_path)
+    monitor = config.monitor
+    sentences = FixedSentences(
+        monitor.sentences,
+        datasets[0].tokenizer_path,
+        monitor.prompts,
+        monitor.continuation_tokens,
+        config.model_config.max_context_tokens,
+    )
+    if monitor.wandb is not None:
+        import_wandb()
     num_parameters = count_parameters(config.model_config)
     _check_disk(config, num_parameters)
     return Plan(config, batches, source, held_out, sentences, num_parameters)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -11,11 +10,13 @@ from torch import nn
 
 from data_prep.files import write_atomically
 from gpst.model import build_model
-from pipeline.checkpoint import Checkpoints
-from pipeline.config import RunConfig, config_to_yaml
+from pipeline.checkpoint import Checkpoints, load_init_weights
+from pipeline.config import RunConfig, config_to_dict, config_to_yaml
 from pipeline.engine import Engine, create_engine
 from pipeline.loop import Outcome, TaskEvaluation, Trainer, print_summary
 from pipeline.monitor import Monitor
+from pipeline.next_batch import NextBatch
+from pipeline.peak import peak_of
 from pipeline.preflight import Plan
 from pipeline.state import TrainerState, check_same_run, first_state, resumed_state
 from pipeline.world import World
@@ -41,17 +42,21 @@ def train(
         finish: hears of the trained model before the engine is gone.
     """
     config, run_dir = plan.config, Path(plan.config.run_dir)
-    checkpoints = Checkpoints(run_dir, config.checkpoint, world)
+    checkpoints = Checkpoints(run_dir, config.checkpoint, world, NextBatch(plan, world))
     engine, state = _start(plan, world, checkpoints, build)
     if world.is_main:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / "config.yaml", config_to_yaml(config).encode())
+    peak = peak_of(world.device, config.engine.precision, config.monitor.peak_tflops_per_rank)
     monitor = Monitor(
         run_dir,
         num_steps=config.train.num_steps,
         is_main=world.is_main,
         start_step=state.step,
         start_tokens=state.tokens,
+        config=config_to_dict(config),
+        peak_flops=world.size * peak.flops_per_second,
+        wandb=config.monitor.wandb,
     )
     with monitor:
         if state.step:
@@ -77,13 +82,11 @@ def _start(
     model = build(config)
     model.checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
     if found is None:
+        if config.checkpoint.init_from is not None:
+            load_init_weights(model, config.checkpoint.init_from)
         return create_engine(model, config, plan.batches, world), state
     checkpoint, saved = found
     check_same_run(saved, config, fingerprint, checkpoint)
-    with ExitStack() as stack:
-        universal = None
-        if checkpoints.needs_conversion(saved, config.engine):
-            universal = stack.enter_context(checkpoints.universal(checkpoint))
-        engine = create_engine(model, config, plan.batches, world, universal is not None)
-        checkpoints.load(engine, checkpoint, universal)
+    engine = create_engine(model, config, plan.batches, world)
+    checkpoints.load(engine, checkpoint, saved)
     return engine, resumed_state(saved, state)

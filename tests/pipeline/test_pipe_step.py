@@ -85,12 +85,12 @@ def test_trees_are_bracketed_with_the_tokenizers_words(toy_dataset):
     model = SimpleNamespace(training=False, eval=lambda: None, train=lambda _: None)
     model.induced_trees = induced_trees
     trees = sentences.trees(model, torch.device("cpu"))  # type: ignore[arg-type]
-    assert trees == {"trees/0": "(w1 (w2 w3))", "trees/1": "(w4 w0)"}
+    assert [str(tree) for tree in trees] == ["(w1 (w2 w3))", "(w4 w0)"]
 
 
 def test_a_model_without_trees_has_none(toy_dataset):
     sentences = FixedSentences(["w1"], toy_dataset / "tokenizer")
-    assert sentences.trees(torch.nn.Linear(1, 1), torch.device("cpu")) == {}
+    assert sentences.trees(torch.nn.Linear(1, 1), torch.device("cpu")) == []
 
 
 def test_a_sentence_without_tokens_is_refused(toy_dataset):

@@ -1,0 +1,110 @@
+"""A run's TensorBoard files: curves, texts, pictures, and the HParams tab."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.writer import SummaryWriter
+
+TENSORBOARD = "tensorboard"
+BY_TOKENS = "by_tokens/"
+
+
+class Curves:
+    """TensorBoard files: `tensorboard/steps` against steps, `tensorboard/tokens` against tokens.
+
+    They are two event streams because each hides what lies past its own starting point when a run
+    resumes. Tags against tokens start with `by_tokens/`.
+    """
+
+    def __init__(self, run_dir: Path, start_step: int, start_tokens: int) -> None:
+        folder = run_dir / TENSORBOARD
+        _wait_for_a_later_name(folder)
+        # A fresh start hides everything of an earlier run in the same folder.
+        fresh = start_step == 0
+        self._steps = SummaryWriter(
+            str(folder / "steps"), purge_step=0 if fresh else start_step + 1
+        )
+        self._tokens = SummaryWriter(
+            str(folder / "tokens"), purge_step=0 if fresh else start_tokens + 1
+        )
+        self._session_end: Any = None
+
+    def add(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """A point of each curve."""
+        for name, value in values.items():
+            self._steps.add_scalar(name, value, step)
+            self._tokens.add_scalar(BY_TOKENS + name, value, tokens)
+
+    def add_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Texts, shown verbatim."""
+        for name, text in texts.items():
+            # Four spaces make a verbatim block of Markdown, which TensorBoard renders.
+            indented = "".join(f"    {line}\n" for line in text.splitlines())
+            self._steps.add_text(name, indented, step)
+
+    def add_pictures(self, step: int, pictures: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Pictures, each (height, width, 3)."""
+        for name, picture in pictures.items():
+            self._steps.add_image(name, picture, step, dataformats="HWC")
+
+    def add_hparams(self, values: Mapping[str, Any], metrics: Sequence[str]) -> None:
+        """Opens the run's row in the HParams tab.
+
+        Args:
+            values: nested plain values, e.g. of `config_to_dict`; lists become text.
+            metrics: curves whose newest values stand in the row: the final ones at the end.
+        """
+        experiment, start, self._session_end = hparams(flatten(values), dict.fromkeys(metrics, 0))
+        for summary in (experiment, start):
+            self._steps._get_file_writer().add_summary(summary)
+
+    def end_hparams(self) -> None:
+        """Says in the HParams tab that the run has come to its end."""
+        if self._session_end is not None:
+            self._steps._get_file_writer().add_summary(self._session_end)
+            self._session_end = None
+
+    def flush(self) -> None:
+        self._steps.flush()
+        self._tokens.flush()
+
+    def close(self) -> None:
+        self._steps.close()
+        self._tokens.close()
+
+
+def flatten(values: Mapping[str, Any], owner: str = "") -> dict[str, bool | int | float | str]:
+    """Nested values as "optim.learning_rate": 1e-3; lists as text, what is None or empty left out.
+
+    >>> flatten({"optim": {"betas": [0.9, 0.95], "decay": "cosine"}, "seed": 0, "stop": None})
+    {'optim.betas': '0.9, 0.95', 'optim.decay': 'cosine', 'seed': 0}
+    """
+    flat: dict[str, bool | int | float | str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{owner}{name}.")
+        elif isinstance(value, (list, tuple)):
+            if value:
+                flat[owner + name] = ", ".join(map(str, value))
+        elif value is not None:
+            flat[owner + name] = value
+    return flat
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Waits until new event files sort after the ones there (a second, and seldom at all).
+
+    TensorBoard reads event files by name, and names start with the second they were made in.
+    """
+    stamps = [path.name.split(".")[3] for path in folder.glob("*/events.out.tfevents.*")]
+    latest = max((int(stamp) for stamp in stamps if stamp.isdigit()), default=0)
+    missing = latest + 1 - time.time()
+    if 0 < missing <= 2:
+        time.sleep(missing)

@@ -1,0 +1,111 @@
+"""The same numbers in Weights & Biases, where `monitor.wandb` names a project."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.files import write_atomically
+from pipeline.errors import ConfigError
+
+ID_FILE = "wandb_id"
+
+
+def import_wandb() -> Any:
+    """The wandb module.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import wandb  # type: ignore[import-not-found]
+    except ImportError:
+        raise ConfigError(
+            "monitor.wandb: the package wandb is not installed: pip install wandb, or leave "
+            "monitor.wandb out"
+        ) from None
+    return wandb
+
+
+class WandbRun:
+    """A run in a W&B project; it keeps its identity over restarts by a file in the run's folder.
+
+    W&B is a copy: when it fails, the training goes on and one line says so.
+    """
+
+    def __init__(self, project: str, run_dir: Path, config: Mapping[str, Any]) -> None:
+        self._wandb = import_wandb()
+        self._failed = False
+        id_file = run_dir / ID_FILE
+        run_id = id_file.read_text().strip() if id_file.exists() else self._wandb.util.generate_id()
+        write_atomically(id_file, (run_id + "\n").encode())
+        try:
+            self._run = self._wandb.init(
+                project=project,
+                id=run_id,
+                name=run_dir.name,
+                dir=str(run_dir),
+                config=dict(config),
+                resume="allow",
+            )
+            for axis in ("step", "tokens"):
+                self._run.define_metric(axis)
+            # W&B's own step cannot go back, as ours does when a run resumes.
+            self._run.define_metric("*", step_metric="step")
+        except Exception as error:
+            raise ConfigError(
+                f"monitor.wandb: {project!r}: W&B cannot start a run: "
+                f"{' '.join(str(error).split())}; see wandb login, or set WANDB_MODE=offline"
+            ) from error
+
+    def log(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """A point of each curve, against steps and tokens."""
+        self._try(lambda: self._run.log({"step": step, "tokens": tokens, **values}))
+
+    def log_samples(
+        self,
+        step: int,
+        tokens: int,
+        texts: Mapping[str, str],
+        pictures: Mapping[str, NDArray[np.uint8]],
+    ) -> None:
+        """Trees as pictures, other samples as text."""
+
+        def send() -> None:
+            images = {name: self._wandb.Image(picture) for name, picture in pictures.items()}
+            others = {
+                name: self._wandb.Html(f"<pre>{_escaped(text)}</pre>")
+                for name, text in texts.items()
+                if name not in images
+            }
+            self._run.log({"step": step, "tokens": tokens, **images, **others})
+
+        self._try(send)
+
+    def close(self, exit_code: int = 0) -> None:
+        """Sends what is left and ends the run in W&B."""
+        self._try(lambda: self._run.finish(exit_code=exit_code))
+
+    def _try(self, action: Any) -> None:
+        if self._failed:
+            return
+        try:
+            action()
+        except Exception as error:
+            self._failed = True
+            reason = " ".join(str(error).split())
+            print(
+                f"pretrain: W&B gets no more of this run: {reason}; metrics.jsonl and TensorBoard "
+                "have everything",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
