@@ -1,16 +1,34 @@
-"""The model and tokenizer to evaluate: an exported model, or a run's checkpoint."""
+"""The model and tokenizer to evaluate or fine-tune: an exported model, or a run's checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 
+from gpst.classifier import split_classifier
+from gpst.config import ModelConfig, config_from_dict
+from gpst.hf.codec import Codec
+from gpst.hf.files import ModelFolderError, open_model
+from gpst.model import build_model
 from pipeline.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A language model on disk."""
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Path
+    """The folder of tokenizer.json."""
+    weights: Callable[[], dict[str, Tensor]]
+    """Reads the language model's state dict; of a classifier without its last layer."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,36 @@ class LoadedModel:
         return next(self.model.parameters()).device
 
 
+def find_model(path: str | Path, option: str = "--model") -> StoredModel:
+    """An exported model's folder, a checkpoint's, or a run's (its newest checkpoint).
+
+    Args:
+        option: how messages call the path.
+    Raises:
+        ConfigError: there is no such folder.
+        CheckpointError, DataError: the folder holds no whole model with its tokenizer.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise ConfigError(
+            f"{option} {path}: no such folder; give an exported model, a run or a checkpoint"
+        )
+    if not (path / "config.json").is_file():
+        return _checkpoint(path, option)
+    try:
+        folder = open_model(path)
+    except ModelFolderError as error:
+        raise DataError(f"{option}: {error}") from None
+
+    def weights() -> dict[str, Tensor]:
+        try:
+            return folder.weights()
+        except ModelFolderError as error:
+            raise DataError(f"{option}: {error}") from None
+
+    return StoredModel(path, folder.config, path, weights)
+
+
 def load_model(path: str | Path, device: str | None = None) -> LoadedModel:
     """Loads an exported model's folder, a checkpoint's, or a run's (its newest checkpoint).
 
@@ -37,51 +85,52 @@ def load_model(path: str | Path, device: str | None = None) -> LoadedModel:
         ConfigError: there is no such folder, or no such device.
         CheckpointError, DataError: the folder holds no whole model with its tokenizer.
     """
-    path = Path(path)
-    if not path.is_dir():
-        raise ConfigError(
-            f"--model {path}: no such folder; give an exported model, a run or a checkpoint"
-        )
-    exported = (path / "config.json").is_file()
-    model, tokenizer = _exported(path) if exported else _checkpoint(path)
+    stored = find_model(path)
+    model = build_from(stored)
+    try:
+        tokenizer = Codec.load(stored.tokenizer).tokenizer
+    except Exception as error:  # tokenizers raises plain Exception on a broken file
+        raise DataError(f"--model: {stored.tokenizer}/tokenizer.json: {error}") from None
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         model = model.to(target).eval()
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"--device {target}: {' '.join(str(error).split())}") from None
-    return LoadedModel(model, tokenizer, str(path), _fingerprint(model))
+    return LoadedModel(model, tokenizer, str(path), fingerprint(model))
 
 
-def _exported(path: Path) -> tuple[nn.Module, Tokenizer]:
-    from gpst.hf.files import ModelFolderError, open_model
+def build_from(stored: StoredModel) -> nn.Module:
+    """The language model with its weights, on the CPU.
 
+    Raises:
+        DataError: the weights are damaged or do not fit the configuration.
+    """
+    model = build_model(stored.config)
     try:
-        folder = open_model(path)
-        return folder.model(), folder.codec().tokenizer
-    except ModelFolderError as error:
-        raise DataError(f"--model: {error}") from None
+        model.load_state_dict(stored.weights())
+    except RuntimeError as error:
+        line = " ".join(str(error).split())[:300]
+        raise DataError(f"model {stored.path}: weights do not fit config.json: {line}") from None
+    return model
 
 
-def _checkpoint(path: Path) -> tuple[nn.Module, Tokenizer]:
-    from gpst.config import config_from_dict
-    from gpst.hf.codec import Codec
-    from gpst.model import build_model
+def _checkpoint(path: Path, option: str) -> StoredModel:
     from pipeline.checkpoint import load_model_weights
 
-    config, weights = load_model_weights(path)
-    model = build_model(config_from_dict(config["model"]))
-    model.load_state_dict(weights)
+    config, saved = load_model_weights(path)
     data = config["data"]
     folder = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
         raise DataError(
-            f"--model {path}: the run's tokenizer is not where it was ({folder}/tokenizer.json); "
+            f"{option} {path}: the run's tokenizer is not where it was ({folder}/tokenizer.json); "
             "run from the same folder, or give the exported model, which brings it along"
         )
-    return model, Codec.load(folder).tokenizer
+    core, _ = split_classifier(saved)
+    return StoredModel(path, config_from_dict(config["model"]), folder, lambda: core)
 
 
-def _fingerprint(model: nn.Module) -> str:
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over names and values of the parameters."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
