@@ -61,8 +61,9 @@ class History:
     def select(self, parents: Int64[Tensor, "C b"], slots: Int64[Tensor, "C b"]) -> None:
         """Hypothesis h becomes the former parents[h], with slots[h] (if not -1) in its past."""
         past = _take(self.past[:, :, : self.size], parents)
-        at = slots.clamp_min(0).unsqueeze(2)
-        past.scatter_(2, at, past.gather(2, at) | (slots >= 0).unsqueeze(2))
+        if self.size:
+            at = slots.clamp_min(0).unsqueeze(2)
+            past.scatter_(2, at, past.gather(2, at) | (slots >= 0).unsqueeze(2))
         if past.shape[1] == self.past.shape[1]:
             self.past[:, :, : self.size] = past
         else:
