@@ -87,10 +87,10 @@ class Monitor:
             run_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"run_dir: {run_dir} cannot be made ({error.strerror})") from None
+        self._wandb = None if wandb is None else WandbRun(wandb, run_dir, config or {})
         self._file = MetricsFile(run_dir, start_step)
         self._samples = MetricsFile(run_dir, start_step, SAMPLES)
         self._last_samples = self._samples.last_line
-        self._wandb = None if wandb is None else WandbRun(wandb, run_dir, config or {})
         self._curves = Curves(run_dir, start_step, start_tokens)
         if config is not None:
             self._curves.add_hparams(config, _HPARAM_METRICS)
