@@ -58,21 +58,35 @@ def _sequence(data, i, end):
 
 @compiled
 def _is_plain(data, start, end):
-    """Only printable ASCII, tabs and newlines. No early exit: the loop becomes vector code."""
-    other = 0
-    for i in range(start, end):
-        byte = data[i]
-        other += (byte > 126) | ((byte < 32) & (byte != 10) & (byte != 9))
+    """Only printable ASCII, tabs and newlines.
+
+    No early exit, and nothing wider than a byte: the loop becomes vector code.
+    """
+    part, other = data[start:end], np.uint8(0)
+    for k in range(len(part)):
+        byte = part[k]
+        outside = np.uint8(np.uint8(byte - np.uint8(32)) > np.uint8(94))
+        other |= outside & np.uint8(byte != np.uint8(10)) & np.uint8(byte != np.uint8(9))
     return other == 0
+
+
+@compiled
+def _ascii_end(data, i, end):
+    """The end of the run of printable ASCII that begins at i."""
+    while i < end and 32 <= data[i] < 127:
+        i += 1
+    return i
 
 
 @compiled
 def _count_bad(data, start, end):
     bad, i = 0, start
     while i < end:
-        length, valid = _sequence(data, i, end)
-        bad += not valid
-        i += length
+        i = _ascii_end(data, i, end)
+        if i < end:
+            length, valid = _sequence(data, i, end)
+            bad += not valid
+            i += length
     return bad
 
 
@@ -83,8 +97,14 @@ def _clean_one(data, i, end, out, at):
     if end - i >= 3 and data[i] == 0xEF and data[i + 1] == 0xBB and data[i + 2] == 0xBF:
         i += 3
     while i < end:
+        stop = _ascii_end(data, i, end)
+        if stop > i:
+            out[at : at + stop - i] = data[i:stop]
+            at += stop - i
+            i = stop
+            continue
         byte = data[i]
-        if 32 <= byte < 127 or byte == 10 or byte == 9:
+        if byte == 10 or byte == 9:
             out[at] = byte
             at += 1
             i += 1

@@ -1,25 +1,22 @@
-"""The default segmenter: rules over UTF-8 bytes, compiled; linear time on any input.
-
-A cut is considered at a stop (``. ! ?`` and the ellipsis, with the quotes and brackets that close
-after it) before white space, and at line ends. Every cut falls right before white space.
-"""
+"""The default segmenter: own rules (``data_prep.segment.rules``) and the tables that they use."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from data_prep.compiled import compiled
-from data_prep.segment.words import LATIN, MAYBE, NUMBERED, TABLE_SIZE, TITLE, word_table
+from data_prep.segment.rules import (
+    CLOSER,
+    DIGIT,
+    LOWER,
+    OPENER,
+    SPACE,
+    STOP,
+    UPPER,
+    cut_documents,
+)
+from data_prep.segment.words import word_table
 
 VERSION = 1
-LONGEST_WORD = 24  # bytes looked at before a stop, so that a scan back is bounded
-
-# classes of bytes
-OTHER, SPACE, STOP, UPPER, LOWER, DIGIT, CLOSER, OPENER = range(8)
-# what follows a stop
-NEXT_UPPER, NEXT_LOWER, NEXT_DIGIT, NEXT_OTHER, NEXT_END = range(5)
-# wrapped text: a line of this length (bytes) without a stop probably goes on in the next one
-WRAP_MIN, WRAP_MAX = 50, 120
 
 
 def _byte_classes() -> np.ndarray:
@@ -34,317 +31,16 @@ def _byte_classes() -> np.ndarray:
     return table
 
 
+def _pauses() -> np.ndarray:
+    """The bytes at which the rules look closer: stops, the ellipsis' first byte, line ends."""
+    table = np.zeros(256, np.bool_)
+    table[list(b".!?\n\xe2")] = True
+    return table
+
+
 BYTE_CLASS = _byte_classes()
+PAUSES = _pauses()
 WORDS = word_table()
-
-
-@compiled
-def _quote_length(data, i, end):
-    """Bytes of a typographic quote at i, or 0."""
-    if i + 2 < end and data[i] == 0xE2 and data[i + 1] == 0x80 and 0x98 <= data[i + 2] <= 0x9F:
-        return 3
-    if i + 1 < end and data[i] == 0xC2 and (data[i + 1] == 0xAB or data[i + 1] == 0xBB):
-        return 2
-    return 0
-
-
-@compiled
-def _skip_stops(data, i, end, classes):
-    """(end of the stops and closers from i, number of dots, has ! or ?, has a closer)."""
-    dots, strong, closed = 0, False, False
-    while i < end:
-        byte = data[i]
-        kind = classes[byte]
-        if kind == STOP:
-            if byte == 46:
-                dots += 1
-            else:
-                strong = True
-            i += 1
-        elif kind == CLOSER:
-            closed = True
-            i += 1
-        elif kind == SPACE and i + 1 < end and data[i + 1] == 46 and data[i - 1] == 46:
-            i += 1  # an ellipsis with spaces: ". . ."
-        elif byte == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0xA6:
-            dots += 3
-            i += 3
-        else:
-            length = _quote_length(data, i, end) if byte >= 0x80 else 0
-            if length == 0:
-                break
-            closed = True
-            i += length
-    return i, dots, strong, closed
-
-
-@compiled
-def _kind_of_letter(data, i, end, classes):
-    """Kind of what begins at i: an ASCII or Latin-1 or Greek or Cyrillic letter, a digit, other."""
-    kind = classes[data[i]]
-    if kind == UPPER:
-        return NEXT_UPPER
-    if kind == LOWER:
-        return NEXT_LOWER
-    if kind == DIGIT:
-        return NEXT_DIGIT
-    if i + 1 < end:
-        lead, second = data[i], data[i + 1]
-        if lead == 0xC3:
-            return NEXT_UPPER if second < 0x9F else NEXT_LOWER
-        if (lead == 0xCE and second >= 0x91 and second <= 0xA9) or (lead == 0xD0 and second < 0xB0):
-            return NEXT_UPPER
-        if lead == 0xCE or lead == 0xCF or lead == 0xD0 or lead == 0xD1:
-            return NEXT_LOWER
-    return NEXT_OTHER
-
-
-@compiled
-def _next_word(data, i, end, classes):
-    """(kind, first letter's place, an opening quote or bracket stands before) after white space."""
-    opened = False
-    while i < end:
-        byte = data[i]
-        kind = classes[byte]
-        if kind == SPACE:
-            i += 1
-        elif kind in (OPENER, CLOSER):
-            opened = True
-            i += 1
-        elif byte >= 0x80 and _quote_length(data, i, end) > 0:
-            opened = True
-            i += _quote_length(data, i, end)
-        else:
-            return _kind_of_letter(data, i, end, classes), i, opened
-    return NEXT_END, i, opened
-
-
-@compiled
-def _look_up(table, value):
-    slot = value % TABLE_SIZE
-    while table[slot, 0] >= 0:
-        if table[slot, 0] == value:
-            return slot
-        slot = (slot + 1) % TABLE_SIZE
-    return -1
-
-
-@compiled
-def _is_starter(data, i, end, classes, table):
-    """The word at i often starts sentences."""
-    value, first = 2166136261, i
-    while i < end and i - first < LONGEST_WORD:
-        byte = data[i]
-        kind = classes[byte]
-        if kind == UPPER:
-            byte += 32
-        elif kind != LOWER:
-            break
-        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
-        i += 1
-    if i == first + 1 and data[first] != 73 and data[first] != 65:  # a letter alone, not I or A
-        return False
-    slot = _look_up(table, value)
-    return slot >= 0 and table[slot, 2] == 1
-
-
-@compiled
-def _word_before(data, start, stop, classes, table):
-    """(first byte, class as an abbreviation, has an inner stop) of the word before a stop.
-
-    The class is 0 for an ordinary word, -1 when the word is longer than any abbreviation.
-    """
-    first = stop
-    while first > start and stop - first < LONGEST_WORD:
-        byte = data[first - 1]
-        kind = classes[byte]
-        if kind in (SPACE, OPENER, CLOSER):
-            break
-        if byte == 45 or byte == 47 or byte == 44 or byte == 59:  # - / , ;
-            break
-        if byte == 0x94 and first - 3 >= start and data[first - 3] == 0xE2:  # an em dash
-            break
-        first -= 1
-    if stop - first >= LONGEST_WORD:
-        return first, -1, False
-    value, inner = 2166136261, False
-    for i in range(first, stop):
-        byte = data[i]
-        if classes[byte] == UPPER:
-            byte += 32
-        inner |= byte == 46
-        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
-    slot = _look_up(table, value)
-    return first, (table[slot, 1] if slot >= 0 else 0), inner
-
-
-@compiled
-def _is_list_number(data, start, first, stop, classes):
-    """The word before a stop is a number or a letter that opens a sentence: "1. Preheat it"."""
-    i = start
-    while i < first:
-        if classes[data[i]] != SPACE and classes[data[i]] != OPENER:
-            return False
-        i += 1
-    if stop == first or stop - first > 3:
-        return False
-    digits = 0
-    for j in range(first, stop):
-        digits += classes[data[j]] == DIGIT
-    return digits == stop - first or stop - first == 1
-
-
-@compiled
-def _goes_on(data, i):
-    """What begins at i cannot start a sentence: , ; : (smileys too) or a dash."""
-    return data[i] == 44 or data[i] == 59 or data[i] == 58
-
-
-@compiled
-def _dot_ends(data, start, stop, after, end, closed, classes, table):
-    """Whether a single stop at ``stop``, with white space at ``after``, ends a sentence."""
-    kind, place, opened = _next_word(data, after, end, classes)
-    if kind == NEXT_END:
-        return True
-    if _goes_on(data, place):
-        return False
-    first, group, inner = _word_before(data, start, stop, classes, table)
-    if _is_list_number(data, start, first, stop, classes):
-        return False
-    if group == TITLE and not closed:
-        return False
-    if group == LATIN:
-        return False
-    starter = kind == NEXT_UPPER and _is_starter(data, place, end, classes, table)
-    if group == NUMBERED and not closed:
-        if kind == NEXT_DIGIT:
-            return False
-        return kind == NEXT_UPPER or opened
-    if group == MAYBE:
-        return starter
-    length = stop - first
-    if length == 1 and classes[data[first]] == UPPER and not closed:
-        return starter or data[first] == 73
-    if inner and group == 0 and _is_acronym(data, first, stop, classes):
-        return starter
-    if kind == NEXT_LOWER:
-        return not closed and not opened and length > 3 and group == 0 and not inner
-    return True
-
-
-@compiled
-def _is_acronym(data, first, stop, classes):
-    """Letters and stops in turn: U.S, p.m, Ph.D."""
-    run = 0
-    for i in range(first, stop):
-        if data[i] == 46:
-            run = 0
-        else:
-            run += 1
-            if run > 2 or (classes[data[i]] != UPPER and classes[data[i]] != LOWER):
-                return False
-    return True
-
-
-@compiled
-def _run_ends(data, dots, strong, closed, after, end, classes):
-    """Whether a run with ! or ?, or an ellipsis, ends a sentence."""
-    kind, place, _ = _next_word(data, after, end, classes)
-    if kind == NEXT_END:
-        return True
-    if _goes_on(data, place):
-        return False
-    if strong:
-        return kind != NEXT_LOWER or not closed
-    return kind == NEXT_UPPER
-
-
-@compiled
-def _line_ends(data, line, i, end, classes):
-    """Whether the line break at i ends a sentence. ``line`` is where the line starts.
-
-    A blank line always does; so does a line that is too short or too long to be wrapped text,
-    unless the next one starts with a small letter.
-    """
-    j = i + 1
-    while j < end and classes[data[j]] == SPACE:
-        if data[j] == 10:
-            return True
-        j += 1
-    if j >= end:
-        return False
-    kind = _kind_of_letter(data, j, end, classes)
-    if kind == NEXT_LOWER:
-        return False
-    length = i - line
-    return length < WRAP_MIN or length > WRAP_MAX
-
-
-@compiled
-def _is_stop(data, i, end, kind):
-    """A stop, or the three bytes of the ellipsis character."""
-    if kind == STOP:
-        return True
-    return data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0xA6
-
-
-@compiled
-def _stop_ends(data, start, i, after, dots, strong, closed, end, classes, table):
-    """Whether the sentence from ``start`` ends with the stops from i to ``after``."""
-    if after >= end or classes[data[after]] != SPACE:
-        return False
-    if dots == 1 and not strong:
-        return _dot_ends(data, start, i, after, end, closed, classes, table)
-    return _run_ends(data, dots, strong, closed, after, end, classes)
-
-
-@compiled
-def cut_document(data, start, end, out, count, classes, table):
-    """Append the sentence ends of data[start:end] to ``out`` from place ``count`` on.
-
-    Returns the new count. The document's own end is always the last one.
-    """
-    first = count
-    last = line = i = start  # starts of the open sentence and of the line; the place looked at
-    seen = False  # the open sentence has something but white space
-    while i < end:
-        kind = classes[data[i]]
-        if _is_stop(data, i, end, kind):
-            after, dots, strong, closed = _skip_stops(data, i, end, classes)
-            seen = True
-            if _stop_ends(data, last, i, after, dots, strong, closed, end, classes, table):
-                out[count] = last = after
-                count += 1
-                seen = False
-            i = after
-            continue
-        if data[i] == 10:
-            if seen and _line_ends(data, line, i, end, classes):
-                cut = i
-                while classes[data[cut - 1]] == SPACE:  # the white space at the line's end
-                    cut -= 1
-                out[count] = last = cut
-                count += 1
-                seen = False
-            line = i + 1
-        elif kind != SPACE:
-            seen = True
-        i += 1
-    if seen or count == first:
-        count += 1
-    out[count - 1] = end
-    return count
-
-
-@compiled
-def cut_documents(data, document_ends, out, sentences, classes, table):
-    """``cut_document`` for each document; ``sentences`` (D,) gets their ends in sentences."""
-    count = start = 0
-    for d in range(len(document_ends)):
-        count = cut_document(data, start, document_ends[d], out, count, classes, table)
-        start = document_ends[d]
-        sentences[d] = count
-    return count
 
 
 class FastSegmenter:
@@ -358,5 +54,5 @@ class FastSegmenter:
         # a sentence takes at least a byte and the white space before the next one
         out = np.empty(len(data) // 2 + len(document_ends) + 1, np.int64)
         sentences = np.empty(len(document_ends), np.int64)
-        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, WORDS)
+        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, PAUSES, WORDS)
         return out[:count].copy(), sentences

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from data_prep.compiled import compiled
+
 TITLE, NUMBERED, LATIN, MAYBE = 1, 2, 3, 4
 
 _TITLE = """
@@ -76,3 +78,14 @@ def word_table() -> np.ndarray:
             slot = (slot + 1) % TABLE_SIZE
         table[slot] = value, classes.get(word, 0), word in STARTER_WORDS
     return table
+
+
+@compiled
+def look_up(table, value):
+    """The row of a hash in ``word_table()``, or -1."""
+    slot = value % TABLE_SIZE
+    while table[slot, 0] >= 0:
+        if table[slot, 0] == value:
+            return slot
+        slot = (slot + 1) % TABLE_SIZE
+    return -1
