@@ -182,16 +182,17 @@ class Trainer:
     def _evaluate(self) -> bool:
         """Evaluates on held-out contexts; whether checkpoint.best_metric is the best so far."""
         values: dict[str, float] = {}
-        if self.plan.held_out is not None:
-            values |= evaluate_model(
-                self.engine.model,
-                self.plan.held_out,
-                max_contexts=self._config.evaluate.max_contexts,
-                batch_contexts=self.plan.batches.micro_batch,
-                device=self.world.device,
-            ).metrics()
-        if self.task_evaluation is not None:
-            values |= self.task_evaluation(self.engine.model, self.world)
+        with self.engine.whole_model() as model:
+            if self.plan.held_out is not None:
+                values |= evaluate_model(
+                    model,
+                    self.plan.held_out,
+                    max_contexts=self._config.evaluate.max_contexts,
+                    batch_contexts=self.plan.batches.micro_batch,
+                    device=self.world.device,
+                ).metrics()
+            if self.task_evaluation is not None:
+                values |= self.task_evaluation(model, self.world)
         self.monitor.log_evaluation(self.state.step, tokens=self.state.tokens, values=values)
         return self._is_best(self.world.broadcast(values))
 
@@ -216,9 +217,12 @@ class Trainer:
     def _sample(self) -> None:
         """Trees and continuations, by rank 0."""
         sentences = self.plan.sentences
-        if not self.world.is_main or not sentences:
+        if not sentences:
             return
-        samples = sentences.sample(self.engine.model, self.world.device)
+        with self.engine.whole_model() as model:
+            if not self.world.is_main:
+                return
+            samples = sentences.sample(model, self.world.device)
         self.monitor.log_samples(
             self.state.step, tokens=self.state.tokens, samples=samples, prompts=sentences.prompts
         )
