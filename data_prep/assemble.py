@@ -12,6 +12,7 @@ import numpy as np
 
 from data_prep.files import HashingWriter, write_atomically
 from data_prep.job import Job
+from data_prep.lock import hold_as_worker
 from data_prep.manifest import ARRAYS, SHARD_PREFIX, SPLITS, FileRecord, ShardRecord
 from data_prep.unit import DOCUMENT, STREAMS, unit_file
 
@@ -126,6 +127,7 @@ def write_shard(job: Job, task: ShardTask, tokens_dtype: str) -> ShardRecord:
         values = json.loads(done.read_text())
         values["files"] = {a: FileRecord(**values["files"][a]) for a in ARRAYS}
         return ShardRecord(**values)
+    hold_as_worker(job.work)
     copied = {"tokens": _tokens, "sentence_ends": _sentence_ends, "document_ends": _document_ends}
     files = {}
     for array, stream in zip(ARRAYS, STREAMS, strict=True):

@@ -7,7 +7,6 @@ same bytes for any number of workers.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ from data_prep.errors import (
 )
 from data_prep.files import sync_directory
 from data_prep.job import WORK, BuildArguments, Job, claim_output, identity
+from data_prep.lock import only_build
 from data_prep.manifest import (
     Manifest,
     ShardRecord,
@@ -90,7 +90,7 @@ def build(
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
         return open_dataset(output)
     job = Job(str(output), arguments, engine.name, loaded.end_of_document_token)
-    with _readable_errors(output), _only_one(job), _tidy(job), stop_on_signals():
+    with _readable_errors(output), only_build(job.work, job.output), _tidy(job), stop_on_signals():
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
         _check_disk(output, files, dtype_for(loaded.vocab_size))
@@ -157,17 +157,6 @@ def _readable_errors(output: Path) -> Iterator[None]:
             ) from None
         name = error.filename or output
         raise DataPrepError(f"{name}: {error.strerror or error}; nothing done is lost") from None
-
-
-@contextmanager
-def _only_one(job: Job) -> Iterator[None]:
-    """Two builds must not write to one output at once; the lock goes when its process does."""
-    with open(job.work / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"output {job.output}: another build is writing to it") from None
-        yield
 
 
 def _check_disk(output: Path, files: Sequence[InputFile], tokens_dtype: str) -> None:

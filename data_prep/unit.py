@@ -22,6 +22,7 @@ from data_prep.encode import Encoder, TokenBatch
 from data_prep.errors import SourceError
 from data_prep.files import write_atomically
 from data_prep.job import Job
+from data_prep.lock import hold_as_worker
 from data_prep.manifest import SPLITS
 from data_prep.normalise import CleanBatch, normalise
 from data_prep.segment import get_segmenter
@@ -65,6 +66,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
     done = done_file(job, unit.index)
     if done.exists():
         return json.loads(done.read_text(encoding="utf-8"))
+    hold_as_worker(job.work)
     encoder = _encoder(job)
     source = get_source(job.arguments.source)
     recorder = Recorder()

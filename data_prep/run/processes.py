@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +19,7 @@ from data_prep.run import Function
 from data_prep.run.stop import STOP
 from data_prep.run.window import run_window
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_LOSSES = 3  # worker pools lost without a finished task in between
 
 
@@ -24,10 +27,15 @@ def _start_worker(parent: int) -> None:
     """In a worker: leave signals to the parent, and end when it is gone (SIGKILL too)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":  # the kernel ends it at once, also when it is starved or stopped
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had gone before
+        os._exit(1)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:
+    """For systems without the above."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

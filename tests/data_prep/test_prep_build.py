@@ -192,7 +192,10 @@ def _fail(*arguments):
 def test_two_builds_at_once(tmp_path, corpus, bpe_path, monkeypatch):
     """The second is refused while the first is running."""
     from data_prep import build as module
+    from data_prep import lock
     from data_prep.errors import UsageError
+
+    monkeypatch.setattr(lock, "WAIT_S", 0.1)
 
     def second(job, unit):
         build([str(corpus)], bpe_path, tmp_path / "out", ARGUMENTS)
