@@ -4,24 +4,21 @@ All ranks write into one folder, which the machines of a run must share. Checkpo
 of torch and DeepSpeed: load only your own.
 """
 
-import contextlib
-import io
 import os
-import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gpst.hf.files import ModelFolderError, open_model
 from pipeline.checkpoint_files import (
     FOLDER,
-    mark_best,
+    check_no_checkpoints,
     newest_whole,
     publish,
     remove_leftovers,
@@ -32,9 +29,11 @@ from pipeline.checkpoint_files import (
     verify,
     whole_checkpoint,
 )
-from pipeline.config import CheckpointConfig, EngineConfig
+from pipeline.config import CheckpointConfig
 from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError
+from pipeline.next_batch import NextBatch
+from pipeline.saved_state import SavedState
 from pipeline.state import TrainerState
 from pipeline.world import World
 
@@ -45,9 +44,11 @@ _PREFIX = "model."
 class Checkpoints:
     """The checkpoints of a run. Every method is called by all ranks alike."""
 
-    def __init__(self, run_dir: str | Path, config: CheckpointConfig, world: World) -> None:
+    def __init__(
+        self, run_dir: str | Path, config: CheckpointConfig, world: World, next_batch: NextBatch
+    ) -> None:
         self.folder = Path(run_dir) / FOLDER
-        self._config, self._world = config, world
+        self._config, self._world, self._next_batch = config, world, next_batch
         self.last: Path | None = None
         """The whole checkpoint that was last saved or loaded."""
 
@@ -55,38 +56,61 @@ class Checkpoints:
         """Writes and publishes the checkpoint of `state`, then removes old ones.
 
         Raises:
-            CheckpointError: it cannot be written; what was there before is untouched.
+            CheckpointError: it cannot be written, on any rank: raised on all of them, and what was
+                there before is untouched.
         """
         final = self.folder / step_name(state.step)
         if self.last == final:
             return final
+        state = replace(state, next_loss=self._next_batch.loss(engine, state.step))
         staging = self.folder / f".saving-{final.name}"
-        with self._named_failure(final, staging):
-            if self._world.is_main:
+        staged, world = staging / final.name, self._world
+
+        def make_room() -> None:
+            if world.is_main:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 remove_leftovers(self.folder)
-            self._world.barrier()
-            # Ends with a barrier: after it, every rank's file is written.
-            engine.raw.save_checkpoint(str(staging), tag=final.name, save_latest=False)
-            if self._world.local_rank == 0:
-                sync_files(staging / final.name)
-            self._world.barrier()
-            if self._world.is_main:
-                _check_complete(staging / final.name, self._world.size, engine)
-                publish(staging / final.name, final, state)
+                staged.mkdir(parents=True)
+
+        def sync() -> None:
+            if world.local_rank == 0:
+                sync_files(staged)
+
+        def finish() -> None:
+            if world.is_main:
+                _check_complete(staged, world.size, engine)
+                publish(staged, final, state)
                 shutil.rmtree(staging, ignore_errors=True)
-                self._retain(state)
-        self._world.barrier()
+                remove_old(self.folder, self._config.keep_last, self._config.keep_every_steps)
+
+        for action in (make_room, lambda: engine.save(staging, final.name), sync, finish):
+            self._together(action, final, staging)
         self.last = final
         return final
 
-    def _retain(self, state: TrainerState) -> None:
-        """Names the best checkpoint and removes old ones, never the best."""
-        best = [int(state.best["step"])] if state.best else []
-        for step in best:
-            mark_best(self.folder, step)
-        config = self._config
-        remove_old(self.folder, config.keep_last, config.keep_every_steps, best)
+    def _together(self, action: Callable[[], None], final: Path, staging: Path) -> None:
+        """Runs a part of saving on all ranks; where it fails on one, it fails on all."""
+        failure: str | None = None
+        try:
+            action()
+        except CheckpointError as error:
+            failure = str(error)
+        except (OSError, RuntimeError) as error:
+            # torch reports a full disk as a RuntimeError of its zip writer.
+            torch_writer = ("inline_container", "PytorchStreamWriter")
+            if not isinstance(error, OSError) and not any(w in str(error) for w in torch_writer):
+                raise
+            failure = " ".join(str(error).split())
+        failures = self._world.gather(failure)
+        failed = [(rank, text) for rank, text in enumerate(failures) if text is not None]
+        if failed:
+            if self._world.is_main:
+                shutil.rmtree(staging, ignore_errors=True)  # it may be what fills the disk
+            where = "" if self._world.size == 1 else f" by rank {failed[0][0]}"
+            raise CheckpointError(
+                f"checkpoint {final} could not be written{where} (is the disk full?): "
+                f"{failed[0][1]}; earlier checkpoints are as they were"
+            )
 
     def find(self) -> tuple[Path, TrainerState] | None:
         """The checkpoint to start from, by `checkpoint.resume`; None to start at step 0.
@@ -105,82 +129,17 @@ class Checkpoints:
             return None
         return whole_checkpoint(Path(resume))
 
-    def load(self, engine: Engine, checkpoint: Path, universal: Path | None = None) -> None:
-        """Restores parameters, moments and counters from a verified checkpoint.
+    def load(self, engine: Engine, checkpoint: Path, state: TrainerState) -> None:
+        """Restores parameters, moments and counters from a verified checkpoint and its state.
 
-        Args:
-            universal: its form for another number of ranks (see `universal`), which is read then.
+        It may have been written by any ZeRO stage and any number of ranks.
 
         Raises:
-            CheckpointError: DeepSpeed cannot read it.
+            CheckpointError: its files cannot be read, or belong to another model.
         """
-        files = universal or checkpoint
-        try:
-            with _quiet():
-                path, _ = engine.raw.load_checkpoint(str(files.parent), tag=files.name)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"checkpoint {checkpoint}: cannot be loaded: {reason}") from error
-        if path is None:
-            raise CheckpointError(f"checkpoint {checkpoint}: DeepSpeed finds no state in it")
+        engine.restore(SavedState(checkpoint), state.step)
+        self._next_batch.check(engine, state.step, state.next_loss, checkpoint)
         self.last = checkpoint
-
-    def needs_conversion(self, saved: TrainerState, engine: EngineConfig) -> bool:
-        """Whether the checkpoint must be converted to be loaded here.
-
-        Raises:
-            ConfigError: it cannot be.
-        """
-        then = saved.config["engine"]["zero_stage"]
-        if (then == 0) != (engine.zero_stage == 0):
-            raise ConfigError(
-                f"engine.zero_stage: {engine.zero_stage}, but the checkpoint was written with "
-                f"{then}; stages 1 and 2 can follow each other, stage 0 only itself"
-            )
-        other_layout = engine.precision == "bf16" and then != engine.zero_stage
-        return then != 0 and (saved.world_size != self._world.size or other_layout)
-
-    @contextmanager
-    def universal(self, checkpoint: Path) -> Iterator[Path]:
-        """The checkpoint in DeepSpeed's universal form, which any number of ranks can load.
-
-        It is made beside the run's checkpoints and removed afterwards.
-        """
-        made = self.folder / f".universal-{checkpoint.name}"
-        if self._world.is_main:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(made, ignore_errors=True)
-            _convert_to_universal(checkpoint, made)
-        self._world.barrier()
-        yield made
-        self._world.barrier()
-        if self._world.is_main:
-            shutil.rmtree(made, ignore_errors=True)
-
-    @contextmanager
-    def _named_failure(self, final: Path, staging: Path) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, RuntimeError) as error:
-            # torch reports a full disk as a RuntimeError of its zip writer.
-            torch_writer = ("inline_container", "PytorchStreamWriter")
-            if not isinstance(error, OSError) and not any(w in str(error) for w in torch_writer):
-                raise
-            shutil.rmtree(staging, ignore_errors=True)  # it may be what fills the disk
-            reason = " ".join(str(error).split())
-            raise CheckpointError(
-                f"checkpoint {final} could not be written (is the disk full?): {reason}; earlier "
-                "checkpoints are as they were, and the same command goes on from them"
-            ) from error
-
-
-def check_no_checkpoints(folder: Path) -> None:
-    """Refuses `checkpoint.resume: never` where there is something to resume."""
-    if folder.is_dir() and any(folder.glob("step-*")):
-        raise ConfigError(
-            f"checkpoint.resume: never, but {folder} holds checkpoints; set it to auto, give "
-            "another run_dir, or remove the folder"
-        )
 
 
 def _refuse(checkpoint: Path, error: CheckpointError) -> None:
@@ -196,27 +155,6 @@ def _check_complete(folder: Path, world_size: int, engine: Engine) -> None:
             f"checkpoint {folder.name}: {shards} of {expected} ranks wrote into {folder.parent}; "
             "run_dir must lie on a file system that all machines share"
         )
-
-
-def _convert_to_universal(checkpoint: Path, made: Path) -> None:
-    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
-    command += ["--input_folder", str(checkpoint), "--output_folder", str(made)]
-    command += ["--inject_missing_state", "--num_extract_workers", "1", "--num_merge_workers", "1"]
-    environ = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CheckpointError(
-            f"checkpoint {checkpoint}: cannot be converted for another number of ranks: {reason}; "
-            "resume with as many ranks as wrote it"
-        )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """DeepSpeed prints progress while it loads."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
 
 
 def load_model_weights(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -236,41 +174,36 @@ def load_model_weights(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str
     path, state = whole_checkpoint(Path(checkpoint))
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # reading the files imports DeepSpeed
-    model = _read(path / "mp_rank_00_model_states.pt")
-    weights: dict[str, Tensor] = model["module"]
-    shards = sorted(path.glob("*_optim_states.pt"), key=_shard_rank)
-    if shards:
-        # The module's own values may be bf16; the master weights lie with the optimizer.
-        shapes = {n: shape for group in model["param_shapes"] for n, shape in group.items()}
-        masters = _join_shards(shards)
-        weights |= {name: masters[name].view(shape) for name, shape in shapes.items()}
-        weights |= {name: weights[source] for name, source in model["shared_params"].items()}
-    return state.config, {name.removeprefix(_PREFIX): value for name, value in weights.items()}
+    weights = SavedState(path).weights()
+    return state.config, {name.removeprefix(_PREFIX): value for name, value in weights}
 
 
-def _join_shards(shards: list[Path]) -> dict[str, Tensor]:
-    """Parameter name -> its flat fp32 master, put together from its pieces on the ranks.
+def load_init_weights(model: nn.Module, source: str) -> None:
+    """Gives a model the weights of `checkpoint.init_from`.
 
-    DeepSpeed's zero_to_fp32 does not know the shards of its own bf16 optimizer (bf16, stage 1).
+    Args:
+        source: folder of a checkpoint, a run or an exported model.
+
+    Raises:
+        ConfigError: its model is another one. CheckpointError: it cannot be read.
     """
-    pieces: dict[str, list[Tensor]] = {}
-    for shard in shards:
-        optimizer = _read(shard)["optimizer_state_dict"]
-        groups = optimizer["single_partition_of_fp32_groups"]
-        for flat, mapping in zip(groups, optimizer["param_slice_mappings"], strict=True):
-            for name, place in mapping.items():
-                piece = flat.narrow(0, place.start, place.numel).float()
-                pieces.setdefault(name, []).append(piece)
-    return {name: torch.cat(parts) for name, parts in pieces.items()}
-
-
-def _shard_rank(shard: Path) -> int:
-    match = re.search(r"pp_rank_(\d+)_", shard.name)
-    return int(match[1]) if match else 0
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return torch.load(file, map_location="cpu", mmap=True, weights_only=False)
+    try:
+        if (Path(source) / "config.json").is_file():
+            weights = open_model(source).weights()
+        else:
+            weights = load_model_weights(source)[1]
+    except ModelFolderError as error:
+        raise CheckpointError(f"checkpoint.init_from: {error}") from None
+    own = {name: value.shape for name, value in model.state_dict().items()}
+    given = {name: value.shape for name, value in weights.items()}
+    if own != given:
+        name = min(n for n in own.keys() | given.keys() if own.get(n) != given.get(n))
+        here, there = (list(s) if (s := d.get(name)) else "none" for d in (own, given))
+        raise ConfigError(
+            f"checkpoint.init_from: {source} holds another model: {name} is {there} there and "
+            f"{here} here; give the same `model`"
+        )
+    model.load_state_dict(weights)
 
 
 def read_state(checkpoint: str | Path) -> TrainerState:

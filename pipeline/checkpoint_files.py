@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import sync_directory, write_atomically
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, ConfigError
 from pipeline.state import TrainerState
 
 FOLDER = "checkpoints"
@@ -143,6 +143,15 @@ def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
             f"no checkpoint in {path}: give a folder like {FOLDER}/{step_name(100)}, or a run's"
         )
     return found
+
+
+def check_no_checkpoints(folder: Path) -> None:
+    """Refuses `checkpoint.resume: never` where there is something to resume."""
+    if folder.is_dir() and any(folder.glob("step-*")):
+        raise ConfigError(
+            f"checkpoint.resume: never, but {folder} holds checkpoints; set it to auto, give "
+            "another run_dir, or remove the folder"
+        )
 
 
 def set_aside(checkpoint: Path) -> Path:

@@ -1,6 +1,7 @@
 """DeepSpeed behind the few verbs that training needs: forward, backward, update.
 
-Only this file, engine_config.py and checkpoint.py know DeepSpeed.
+Only this file, engine_config.py, resident.py, restore.py, saved_state.py and checkpoint.py know
+DeepSpeed.
 """
 
 import contextlib
@@ -9,8 +10,9 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,10 @@ from gpst.losses import total_loss
 from pipeline.config import RunConfig
 from pipeline.engine_config import deepspeed_config
 from pipeline.optim import build_optimizer, set_rates
+from pipeline.resident import Residents
 from pipeline.resolve import BatchPlan
+from pipeline.restore import restore
+from pipeline.saved_state import NAMES_KEY, SavedState
 from pipeline.world import World
 
 
@@ -70,11 +75,53 @@ class Engine:
         """The DeepSpeedEngine."""
         self.config = config
         self._optimizer = optimizer
+        self._residents = Residents(raw) if config.engine.zero_stage == 3 else None
 
-    @property
-    def model(self) -> nn.Module:
-        """The model itself, as gpst.model built it."""
-        return self.raw.module.model
+    @contextmanager
+    def whole_model(self) -> Iterator[nn.Module]:
+        """The model itself, as gpst.model built it, with all of its weights.
+
+        All ranks enter together; inside, a rank may call the model without the others.
+        """
+        with self._residents.everything() if self._residents else nullcontext():
+            yield self.raw.module.model
+
+    def save(self, folder: Path, name: str) -> None:
+        """Writes this rank's files into folder/name, which exists. All ranks call it.
+
+        Raises:
+            OSError, RuntimeError: this rank could not write, once no other rank waits for it.
+        """
+        raw, failures = self.raw, []
+        writer = raw.checkpoint_engine
+        write = writer.save
+
+        def save(state_dict: Any, path: str) -> None:
+            try:
+                write(state_dict, path)
+            except (OSError, RuntimeError) as error:
+                failures.append(error)
+
+        names = {id(p): name for name, p in raw.module.named_parameters()}
+        order = [
+            names.get(id(p)) for group in self._optimizer.param_groups for p in group["params"]
+        ]
+        writer.save, raw._copy_recovery_script = save, lambda *_: None
+        try:
+            # In stage 0 the file has moments by number only.
+            raw.save_checkpoint(
+                str(folder), tag=name, client_state={NAMES_KEY: order}, save_latest=False
+            )
+        finally:
+            del writer.save, raw._copy_recovery_script
+        if failures:
+            raise failures[0]
+
+    def restore(self, saved: SavedState, steps: int) -> None:
+        """Takes over the weights and moments of a checkpoint written after `steps` steps."""
+        restore(self.raw, saved, steps)
+        if self._residents is not None:
+            self._residents.gather()
 
     def set_rates(self, rate: float, parser_rate: float) -> None:
         """Sets the learning rates of the next update."""
@@ -102,11 +149,15 @@ class Engine:
         Call it exactly once per micro-step: a second call would be reduced wrongly, silently.
         """
         self.raw.backward(loss)
+        if self._residents is not None:
+            self._residents.check_all_took_part()
         last = self.raw.is_gradient_accumulation_boundary()
         plain = self._clip_plainly() if last and self.config.engine.zero_stage == 0 else None
         self.raw.step()
         if not last:
             return None
+        if self._residents is not None:
+            self._residents.gather()
         return plain or Update(self.raw.was_step_applied(), float(self.raw.get_global_grad_norm()))
 
     def _clip_plainly(self) -> Update:
@@ -126,14 +177,8 @@ class Engine:
         self.raw.destroy()
 
 
-def create_engine(
-    model: nn.Module, config: RunConfig, plan: BatchPlan, world: World, universal: bool = False
-) -> Engine:
-    """The engine for a model, whose parameters become those of rank 0 everywhere.
-
-    Args:
-        universal: a universal checkpoint will be loaded.
-    """
+def create_engine(model: nn.Module, config: RunConfig, plan: BatchPlan, world: World) -> Engine:
+    """The engine for a model, whose parameters become those of rank 0 everywhere."""
     deepspeed = _import_deepspeed(world.device)
     objective = Objective(model).to(world.device)
     optimizer = build_optimizer(model, config.optim, world.device)  # type: ignore[arg-type]
@@ -141,7 +186,7 @@ def create_engine(
         raw, *_ = deepspeed.initialize(
             model=objective,
             optimizer=optimizer,
-            config=deepspeed_config(config, plan, universal),
+            config=deepspeed_config(config, plan),
         )
     return Engine(raw, optimizer, config)
 

@@ -36,7 +36,7 @@ _OWN_FIELDS = {
 """Entries of a DeepSpeed config that follow from fields of ours."""
 
 
-def deepspeed_config(config: RunConfig, plan: BatchPlan, universal: bool = False) -> dict[str, Any]:
+def deepspeed_config(config: RunConfig, plan: BatchPlan) -> dict[str, Any]:
     """The DeepSpeed config of a run.
 
     Raises:
@@ -55,13 +55,15 @@ def deepspeed_config(config: RunConfig, plan: BatchPlan, universal: bool = False
     if engine.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
         derived["zero_force_ds_cpu_optimizer"] = False
+    if engine.precision == "fp16":
+        # A loss scale that falls at each overflow: fewer skipped steps than with its patience.
+        derived["fp16"] = {"enabled": True, "hysteresis": 1}
     if engine.precision == "bf16":
         derived["bf16"] = {"enabled": True}
+    if engine.precision != "fp32":
         # Sums over micro-steps and ranks in bf16 would lose small gradients.
         derived["data_types"] = {"grad_accum_dtype": "fp32"}
         derived["communication_data_type"] = "fp32"
-    if universal:
-        derived["checkpoint"] = {"load_universal": True}
     return _merge(derived, engine.deepspeed, "")
 
 

@@ -45,6 +45,8 @@ class TrainerState:
     """Commit of this program, "" when unknown; "+" at the end: with changes."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of torch and deepspeed."""
+    next_loss: float | None = None
+    """Loss of the next batch, a check on loading (pipeline/next_batch.py); None: not finite."""
     state_version: int = STATE_VERSION
 
     def to_dict(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def train(
     """
     config, run_dir = plan.config, Path(plan.config.run_dir)
     checkpoints = Checkpoints(run_dir, config.checkpoint, world, NextBatch(plan, world))
-    engine, state = _start(plan, world, checkpoints, build)
+    engine, state = start(plan, world, checkpoints, build)
     if world.is_main:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / "config.yaml", config_to_yaml(config).encode())
@@ -66,12 +66,13 @@ def train(
     if world.is_main:
         print_summary(outcome, run_dir)
     if finish is not None:
-        finish(engine.model, outcome)
+        with engine.whole_model() as model:
+            finish(model, outcome)
     engine.close()
     return outcome
 
 
-def _start(
+def start(
     plan: Plan, world: World, checkpoints: Checkpoints, build: Callable[[RunConfig], nn.Module]
 ) -> tuple[Engine, TrainerState]:
     """The engine and the state at step 0, or as the run's checkpoint has them."""
