@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,10 @@ class LabelledBatch(ContextBatch):
     """
 
     labels: Tensor
+
+    @cached_property
+    def counts(self) -> ExampleCounts:
+        return ExampleCounts(self.num_tokens, self.num_sentences, self.num_contexts)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> LabelledBatch:
         moved = super().to(device, non_blocking)

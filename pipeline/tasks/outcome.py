@@ -44,20 +44,29 @@ class Outcome:
         Raises:
             DataError: they cannot be written.
         """
-        lines = [json.dumps(item, ensure_ascii=False) for item in predictions]
+        self.write_predictions(predictions)
+        self.write_results(results)
+
+    def write_predictions(self, predictions: Iterable[dict[str, Any]]) -> None:
+        """Writes predictions.jsonl; raises DataError."""
+        lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in predictions]
+        self._write("predictions.jsonl", "".join(lines))
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Writes results.json; raises DataError."""
         whole = {**results, "git_revision": git_revision(REPOSITORY), "versions": _versions()}
-        text = json.dumps(whole, indent=2, ensure_ascii=False)
+        self._write("results.json", json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
         try:
-            write_atomically(
-                self.folder / "predictions.jsonl", "".join(line + "\n" for line in lines).encode()
-            )
-            write_atomically(self.folder / "results.json", (text + "\n").encode())
+            write_atomically(self.folder / name, text.encode())
         except OSError as error:
-            raise DataError(f"--output {self.folder}: {error.strerror}") from None
+            raise DataError(f"{self.folder}: {name} cannot be written ({error.strerror})") from None
 
 
 def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
+    names = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "rouge-score")
+    return {name: version(name) for name in names}
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

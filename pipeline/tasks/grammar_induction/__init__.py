@@ -13,10 +13,11 @@ from typing import Any, Literal
 from pipeline.errors import ConfigError, DataError
 from pipeline.strict import require
 from pipeline.tasks.grammar_induction.baselines import baseline_scores
+from pipeline.tasks.grammar_induction.gold import gold_trees, tree_files
 from pipeline.tasks.grammar_induction.score import LABELS, LENGTHS, Span, TreeScores, score_trees
 from pipeline.tasks.options import add_options, option, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
-from pipeline.treebank import GoldTree, read_trees, read_unlabelled
+from pipeline.treebank import GoldTree, read_unlabelled
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
 
@@ -80,14 +81,14 @@ def run(arguments: Namespace) -> int:
     options = read_options(Options, arguments)
     assert options.trees is not None
     outcome = Outcome.at(options.output)
-    gold, dropped = gold_trees(options.trees, options)
+    gold, dropped = _gold(options.trees, options)
     results: dict[str, Any] = {
         "task": "grammar_induction",
         "options": asdict(options),
         "protocol": "sentence-level unlabelled F1 of Kim et al. 2019 (docs: design/evaluation.md)",
         "data": {
             "path": options.trees,
-            "sha256": fingerprint(_files(Path(options.trees))),
+            "sha256": fingerprint(tree_files(Path(options.trees))),
             "trees": len(gold),
             "one_word": sum(len(tree.words) == 1 for tree in gold),
             "no_words": dropped,
@@ -111,19 +112,8 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def gold_trees(path: str, options: Options) -> tuple[list[GoldTree], int]:
-    """The gold trees as the options want them, and how many had nothing but punctuation."""
-    trees = read_trees(path)[: options.max_sentences]
-    if not options.punctuation:
-        trees = [tree.without_punctuation() for tree in trees]
-    if options.lower:
-        trees = [tree.lower() for tree in trees]
-    kept = [tree for tree in trees if tree.words]
-    return kept, len(trees) - len(kept)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.mrg")) if path.is_dir() else [path]
+def _gold(path: str, options: Options) -> tuple[list[GoldTree], int]:
+    return gold_trees(path, options.punctuation, options.lower, options.max_sentences)
 
 
 def _given_spans(path: str, gold: list[GoldTree]) -> list[list[Span]]:
@@ -159,7 +149,7 @@ def _model_spans(
         for parser in options.parsers:
             selection = 0.0
             if options.select_on:
-                valid, _ = gold_trees(options.select_on, options)
+                valid, _ = _gold(options.select_on, options)
                 spans, _ = _parse(loaded, valid, parser, options)
                 selection = score_trees(valid, spans).sentence_f1
             if parser in chosen and chosen[parser][0] >= selection:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
+from gpst.hf.files import export
 from gpst.model import build_model
+from pipeline.config import REPOSITORY
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,?!'"
 
@@ -107,3 +112,44 @@ def tiny_gpt2() -> Callable[[int], nn.Module]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path, tiny_gpst: Callable, tiny_gpt2: Callable) -> Callable[[str], Path]:
+    """model_folder("gpst" or "gpt2"): an exported tiny model over bytes."""
+    tokenizer = make_byte_bpe([("Ġ", letter) for letter in "abcdefgxy"])
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+
+    def make(kind: str) -> Path:
+        folder = tmp_path / f"model-{kind}"
+        source = folder / "source"
+        source.mkdir(parents=True)
+        tokenizer.save(str(source / "tokenizer.json"))
+        size = tokenizer.get_vocab_size()
+        config = (tiny_gpst if kind == "gpst" else tiny_gpt2)(size).config
+        torch.manual_seed(0)
+        model = build_model(config)  # with weights that can be trained
+        export(folder, config, model.state_dict(), source, end_token=0)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def finetune(
+    clean_environment: dict[str, str], tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """finetune(config, "field=value", ...) -> the finished command, on one CPU rank."""
+
+    def run(config: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline", "finetune", "--config", str(config), *overrides],
+            env=clean_environment | {"PYTHONPATH": str(REPOSITORY)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
