@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from gpst.baseline import GPT2Baseline
 from gpst.model import GPST
@@ -121,13 +122,13 @@ def _sampled(
     random = [torch.Generator().manual_seed(seed) for seed in seeds]
     sampling = Sampling(top_k=config.top_k)
     found: list[list[int]] = [[] for _ in seeds]
-    position, past = (mask.long().cumsum(1) - 1).clamp_min(0), None
+    position, cache = (mask.long().cumsum(1) - 1).clamp_min(0), DynamicCache()
     for _ in range(config.summary_tokens):
         out = model.gpt2(
             input_ids=ids,
             attention_mask=mask.long(),
             position_ids=position,
-            past_key_values=past,
+            cache=cache,
             use_cache=True,
         )
         logits = out.logits[:, -1].double().cpu()
@@ -139,7 +140,7 @@ def _sampled(
                 row.append(word)
         if all(row[-1] == end_token for row in found):
             break
-        past, ids = out.past_key_values, torch.tensor(words, device=ids.device)[:, None]
+        ids = torch.tensor(words, device=ids.device)[:, None]
         mask = torch.cat((mask, mask.new_ones(len(mask), 1)), 1)
         position = position[:, -1:] + 1
     return found
