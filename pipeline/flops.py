@@ -85,9 +85,13 @@ def _gpst(
     actions = batch.counts.actions
     type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
     token_length = int(batch.context_lengths.max())
-    composition, scores = _pairs(config, num_edges, config.composition.num_layers)
+    chart = config.composition
+    composition, scores = _pairs(config, num_edges, chart.num_layers)
     messages = 2 * num_edges  # each edge sends one to either child
-    decomposition = sum(_pairs(config, messages, config.composition.num_decomposition_layers))
+    decomposition = sum(_pairs(config, messages, chart.num_decomposition_layers))
+    # The roles' queries and keys are made once for all pairs.
+    left_right = chart.num_layers * _linear(2, (dim, 2 * dim))
+    parent_left_right = chart.num_decomposition_layers * _linear(3, (dim, 2 * dim))
     generator = (
         _causal_stack(
             batch.num_contexts, type_length, hidden, config.ffn_dim, config.num_type_layers
@@ -104,13 +108,13 @@ def _gpst(
     forward = {
         "parser": _parser(config, batch),
         "scaling": scaling,
-        "inside": composition + scores,
-        "outside": decomposition,
+        "inside": composition + scores + left_right,
+        "outside": decomposition + parent_left_right,
         "autoencoding_head": _linear(tokens, (dim, 4 * dim), (4 * dim, hidden)),
         "generator": generator,
         "vocabulary": 2 * _linear(tokens, (hidden, config.vocab_size)),
     }
-    # With two routes f_alpha has one more gradient of its inputs (gpst/chart/local.py).
+    # With two routes f_alpha has one more gradient of its inputs (gpst/chart/pairs.py).
     two_routes = config.gradient_stop and config.surrogate
     return forward, {"inside": composition} if two_routes else {}
 

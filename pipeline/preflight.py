@@ -5,21 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from gpst.config import ModelConfig
-from gpst.model import build_model
 from pipeline.checkpoint_files import FOLDER, check_no_checkpoints, list_checkpoints
 from pipeline.config import DataConfig, RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource, open_datasets, open_source
 from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import ConfigError, DataError
+from pipeline.memory import GIB, checkpoint_bytes, model_size
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
 from pipeline.samples import FixedSentences
 from pipeline.weights_and_biases import import_wandb
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -36,26 +31,9 @@ class Plan:
 
     def describe(self) -> str:
         """The plan in words: what `--dry-run` prints."""
-        config, train = self.config, self.config.train
-        memory = state_bytes(config, self.num_parameters, self.batches.world_size)
-        total = train.num_steps * train.global_batch_contexts
-        seen = total * self.source.num_tokens / self.source.num_contexts
-        engine = config.engine
-        lines = [
-            f"model        {config.model_config.kind}, {self.num_parameters:,} parameters",
-            f"data         {self.source.num_contexts:,} contexts of at most "
-            f"{config.data.context_tokens} tokens, {self.source.num_tokens:,} tokens",
-            f"batches      {self.batches.describe()}",
-            f"steps        {train.num_steps:,}: about {seen:,.0f} tokens, "
-            f"{total / self.source.num_contexts:.2f} epochs",
-            f"engine       ZeRO {engine.zero_stage}, {engine.precision}, "
-            f"recomputed: {', '.join(engine.checkpointing) or 'nothing'}",
-            f"memory       {memory / GIB:.2f} GiB a rank for parameters, gradients and moments "
-            "(activations come on top)",
-            f"checkpoints  {checkpoint_bytes(config, self.num_parameters) / GIB:.2f} GiB each, "
-            f"in {Path(config.run_dir) / FOLDER}",
-        ]
-        return "\n".join(lines)
+        from pipeline.dry_run import DryRun  # it checks runs by this file
+
+        return DryRun(self.config, self.batches, self.source).describe()
 
 
 OpenSource = Callable[[DataConfig, Split], ContextSource | None]
@@ -90,33 +68,9 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
     )
     if monitor.wandb is not None:
         import_wandb()
-    num_parameters = count_parameters(config.model_config)
+    num_parameters = model_size(config.model_config).parameters
     _check_disk(config, num_parameters)
     return Plan(config, batches, source, held_out, sentences, num_parameters)
-
-
-def count_parameters(config: ModelConfig) -> int:
-    """Parameters of a model, each once; no memory is taken."""
-    with torch.device("meta"):
-        model = build_model(config)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def state_bytes(config: RunConfig, num_parameters: int, world_size: int) -> int:
-    """Bytes a rank holds of parameters, gradients, master weights and moments, by ZeRO stage."""
-    stage, low = config.engine.zero_stage, config.engine.precision == "bf16"
-    weights = 2 if low else 4
-    # ZeRO keeps a flat copy of its share of the weights, in fp32, beside the model's own.
-    master = 4 if low or stage else 0
-    gradients = 4 / world_size if stage == 2 else 4
-    moments = (8 + master) / (world_size if stage else 1)
-    return int(num_parameters * (weights + gradients + moments))
-
-
-def checkpoint_bytes(config: RunConfig, num_parameters: int) -> int:
-    """Size of a checkpoint: weights, and what the optimizer holds on all ranks."""
-    weights = 2 if config.engine.precision == "bf16" else 4
-    return num_parameters * (weights + 8 + (4 if config.engine.zero_stage else 0))
 
 
 def _check_disk(config: RunConfig, num_parameters: int) -> None:

@@ -8,6 +8,7 @@ from pipeline.config import RunConfig, config_to_yaml, load_config
 from pipeline.tasks.training_command import TrainingCommand
 
 if TYPE_CHECKING:
+    from pipeline.dry_run import DryRun
     from pipeline.preflight import Plan
     from pipeline.world import World
 
@@ -18,6 +19,12 @@ def _check(config: RunConfig, world_size: int) -> Plan:
     from pipeline.preflight import check_run
 
     return check_run(config, world_size)
+
+
+def _check_dry(config: RunConfig, world_size: int) -> DryRun:
+    from pipeline.dry_run import check_dry_run
+
+    return check_dry_run(config, world_size)
 
 
 def _run(plan: Plan, world: World) -> int:
@@ -34,4 +41,5 @@ main = TrainingCommand(
     to_yaml=config_to_yaml,
     check=_check,
     run=_run,
+    check_dry=_check_dry,
 ).main

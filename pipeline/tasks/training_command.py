@@ -57,6 +57,8 @@ class TrainingCommand(Generic[C, P]):
     """The plan of a run on so many ranks; rank 0 makes it before the others."""
     run: Callable[[P, World], int]
     """Trains on all ranks and returns the exit code."""
+    check_dry: Callable[[C, int], Described] | None = None
+    """What `--dry-run` checks instead, where it can do with less than a run."""
 
     def main(self, argv: Sequence[str]) -> int:
         """Runs the command on this rank and returns its exit code."""
@@ -75,16 +77,19 @@ class TrainingCommand(Generic[C, P]):
         plans: list[P] = []
 
         def prepare(placement: Placement) -> int | None:
-            arguments, plan = self._check(argv, placement.size)
-            plans.append(plan)
+            arguments = self._parser().parse_intermixed_args(argv)
             if arguments.dry_run:
-                print(plan.describe(), flush=True)
+                check = self.check_dry or self.check
+                print(check(self._load(arguments), placement.size).describe(), flush=True)
                 return 0
+            plans.append(self.check(self._load(arguments), placement.size))
             return None
 
         def body(world: World) -> int:
-            plan = plans[0] if plans else self._check(argv, world.size)[1]
-            return self.run(plan, world)
+            if plans:
+                return self.run(plans[0], world)
+            arguments = self._parser().parse_intermixed_args(argv)
+            return self.run(self.check(self._load(arguments), world.size), world)
 
         return launch(prepare, body, self.name)
 
@@ -114,7 +119,3 @@ class TrainingCommand(Generic[C, P]):
 
     def _config(self, arguments: Namespace) -> str:
         return self.to_yaml(self._load(arguments))
-
-    def _check(self, argv: Sequence[str], world_size: int) -> tuple[Namespace, P]:
-        arguments = self._parser().parse_intermixed_args(argv)
-        return arguments, self.check(self._load(arguments), world_size)
