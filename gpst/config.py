@@ -83,10 +83,14 @@ class ParserConfig:
     num_heads: int = 8
     ffn_dim: int = 384
     num_layers: int = 4
+    score_dim: int | None = None
+    """Width of the MLP that scores a boundary; null: dim."""
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         _check_sizes("parser.", self, ("dim", "num_heads", "ffn_dim", "num_layers"))
+        if self.score_dim is not None:
+            _check_sizes("parser.", self, ("score_dim",))
         # Rotary positions turn pairs of features, so a head needs an even width.
         _check_heads("parser.", "dim", self.dim, self.num_heads, 2)
         _check_rate("parser.dropout", self.dropout)
@@ -110,6 +114,8 @@ class GPSTConfig:
     dropout: float = 0.1
     head_dropout: float = 0.2
     """Dropout inside the MLPs of the type, token and auto-encoding heads."""
+    token_head_dim: int | None = None
+    """Width inside the MLP of the token head; null: twice hidden_dim."""
     gradient_stop: bool = True
     """Keep the auto-regression loss from the split weights (paper 3.3); false is an ablation."""
     surrogate: bool = True
@@ -121,6 +127,9 @@ class GPSTConfig:
     def __post_init__(self) -> None:
         _check_common(self)
         _check_sizes("", self, ("num_type_layers", "num_token_layers"))
+        if self.token_head_dim is not None:
+            # It starts as the identity, which takes two units a feature.
+            _check_sizes("", self, ("token_head_dim",), 2 * self.hidden_dim)
         _check_rate("head_dropout", self.head_dropout)
         _require(self.kind == "gpst", "kind", self.kind, "gpst")
 

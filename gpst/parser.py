@@ -74,8 +74,9 @@ class BoundaryParser(nn.Module):
         nn.init.normal_(self.embedding.weight, std=init_std(config.dim))
         self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.dim)
-        self.dense = nn.Linear(2 * config.dim, config.dim)
-        self.score = nn.Linear(config.dim, 1, bias=False)  # a softmax would not see a bias
+        score_dim = config.score_dim or config.dim
+        self.dense = nn.Linear(2 * config.dim, score_dim)
+        self.score = nn.Linear(score_dim, 1, bias=False)  # a softmax would not see a bias
         init_linear(self.dense)
         init_linear(self.score)
 

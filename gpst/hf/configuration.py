@@ -37,6 +37,7 @@ class GPSTConfig(PreTrainedConfig):
     num_token_layers: int = 9
     dropout: float | int = 0.1
     head_dropout: float | int = 0.2
+    token_head_dim: int | None = None
     gradient_stop: bool = True
     surrogate: bool = True
     composition: dict[str, Any] | None = None
