@@ -19,6 +19,7 @@ from gpst.hf.files import ModelFolderError, open_model
 from pipeline.checkpoint_files import (
     FOLDER,
     check_no_checkpoints,
+    mark_best,
     newest_whole,
     publish,
     remove_leftovers,
@@ -81,7 +82,11 @@ class Checkpoints:
                 _check_complete(staged, world.size, engine)
                 publish(staged, final, state)
                 shutil.rmtree(staging, ignore_errors=True)
-                remove_old(self.folder, self._config.keep_last, self._config.keep_every_steps)
+                best = [int(state.best["step"])] if state.best else []
+                for step in best:
+                    mark_best(self.folder, step)
+                keep_every = self._config.keep_every_steps
+                remove_old(self.folder, self._config.keep_last, keep_every, best)
 
         for action in (make_room, lambda: engine.save(staging, final.name), sync, finish):
             self._together(action, final, staging)
