@@ -285,14 +285,14 @@ def results_of(folder: Path) -> dict:
 
 
 def test_a_separable_toy_task_is_learned(tmp_path, model_folder, finetune):
-    toy_sst2(tmp_path / "glue", 400, 1)
+    toy_sst2(tmp_path / "glue", 240, 1)
     done = finetune(toy_config(tmp_path, model_folder("gpst")))
     assert done.returncode == 0, done.stderr
     assert "SST-2 dev" in done.stdout
 
     results = results_of(tmp_path / "run")
     assert results["scores"]["accuracy"]["mean"] >= 95.0
-    assert results["data"]["examples"] == 400
+    assert results["data"]["examples"] == 240
     seed = tmp_path / "run" / "seed-0"
     lines = [json.loads(line) for line in (seed / "predictions.jsonl").read_text().splitlines()]
     right = np.mean([line["found"] == line["label"] for line in lines])
