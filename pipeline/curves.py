@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,9 @@ class Curves:
     """
 
     def __init__(self, run_dir: Path, start_step: int, start_tokens: int) -> None:
-        folder = run_dir / TENSORBOARD
+        folder = self._folder = run_dir / TENSORBOARD
+        self._broken = False
+        _end_writers_quietly()
         _wait_for_a_later_name(folder)
         # A fresh start hides everything of an earlier run in the same folder.
         fresh = start_step == 0
@@ -38,21 +43,24 @@ class Curves:
 
     def add(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """A point of each curve."""
-        for name, value in values.items():
-            self._steps.add_scalar(name, value, step)
-            self._tokens.add_scalar(BY_TOKENS + name, value, tokens)
+        with self._unless_broken():
+            for name, value in values.items():
+                self._steps.add_scalar(name, value, step)
+                self._tokens.add_scalar(BY_TOKENS + name, value, tokens)
 
     def add_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Texts, shown verbatim."""
-        for name, text in texts.items():
-            # Four spaces make a verbatim block of Markdown, which TensorBoard renders.
-            indented = "".join(f"    {line}\n" for line in text.splitlines())
-            self._steps.add_text(name, indented, step)
+        with self._unless_broken():
+            for name, text in texts.items():
+                # Four spaces make a verbatim block of Markdown, which TensorBoard renders.
+                indented = "".join(f"    {line}\n" for line in text.splitlines())
+                self._steps.add_text(name, indented, step)
 
     def add_pictures(self, step: int, pictures: Mapping[str, NDArray[np.uint8]]) -> None:
         """Pictures, each (height, width, 3)."""
-        for name, picture in pictures.items():
-            self._steps.add_image(name, picture, step, dataformats="HWC")
+        with self._unless_broken():
+            for name, picture in pictures.items():
+                self._steps.add_image(name, picture, step, dataformats="HWC")
 
     def add_hparams(self, values: Mapping[str, Any], metrics: Sequence[str]) -> None:
         """Opens the run's row in the HParams tab.
@@ -72,12 +80,39 @@ class Curves:
             self._session_end = None
 
     def flush(self) -> None:
-        self._steps.flush()
-        self._tokens.flush()
+        with self._unless_broken():
+            self._steps.flush()
+            self._tokens.flush()
 
     def close(self) -> None:
-        self._steps.close()
-        self._tokens.close()
+        with self._unless_broken():
+            self._steps.close()
+            self._tokens.close()
+
+    @contextmanager
+    def _unless_broken(self) -> Iterator[None]:
+        """Training goes on without curves when they cannot be written (a full disk); said once."""
+        try:
+            yield
+        except OSError as error:
+            if not self._broken:
+                self._broken = True
+                reason = error.strerror or error
+                said = (
+                    f"{self._folder} cannot be written ({reason}): no more curves until a restart"
+                )
+                print(said, file=sys.stderr, flush=True)
+
+
+def _end_writers_quietly() -> None:
+    """The thread that writes event files dies of a full disk with a traceback: not for users."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, OSError):
+            before(args)
+
+    threading.excepthook = hook
 
 
 def flatten(values: Mapping[str, Any], owner: str = "") -> dict[str, bool | int | float | str]:

@@ -3,12 +3,14 @@
 Anything else that escapes is a fault of this program and keeps its traceback.
 """
 
+import errno
 import sys
 from typing import TextIO
 
 from data_prep.errors import DataPrepError
 from gpst.config import ConfigError as ModelConfigError
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_DATA = 3
@@ -68,6 +70,9 @@ def explain(error: BaseException) -> tuple[str, int] | None:
         return f"model: {line}", EXIT_USAGE
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_INTERRUPTED
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        where = error.filename or "a file"
+        return f"{where}: {error.strerror}; free some space, then start it again", EXIT_DATA
     return None
 
 

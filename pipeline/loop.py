@@ -12,15 +12,19 @@ from torch import nn
 from pipeline.checkpoint import Checkpoints
 from pipeline.config import RunConfig
 from pipeline.engine import Engine
-from pipeline.errors import ConfigError, TrainingError
+from pipeline.errors import CheckpointError, ConfigError, TrainingError
 from pipeline.evaluate import evaluate_model
 from pipeline.monitor import Monitor
 from pipeline.prefetch import BatchReader, Prefetcher
 from pipeline.preflight import Plan
+from pipeline.sampler import step_samples
 from pipeline.spike import LossAverage
 from pipeline.state import TrainerState
 from pipeline.step import Batches, StepReport, take_step
 from pipeline.world import World
+
+MAX_NAMED = 32
+"""Contexts of a skipped step that are named."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +152,11 @@ class Trainer:
         )
 
     def _samples_of(self, report: StepReport) -> str:
-        first = report.step * self.plan.batches.global_batch
-        return f"samples {first}..{first + self.plan.batches.global_batch - 1}"
+        samples = step_samples(report.step, self.plan.batches.global_batch)
+        contexts = self.plan.source.sample(self._config.seed, samples).tolist()
+        more = "" if len(contexts) <= MAX_NAMED else ", ..."
+        named = ", ".join(map(str, contexts[:MAX_NAMED]))
+        return f"samples {samples[0]}..{samples[-1]}, which are contexts {named}{more}"
 
     @property
     def _last_whole(self) -> Path | str:
@@ -167,7 +174,7 @@ class Trainer:
             with self.monitor.pause():
                 self._sample()
         if is_last or improved or _due(step, config.checkpoint.every_steps, is_last):
-            self._save()
+            self._save(must=is_last)
 
     def _log(self, report: StepReport) -> None:
         values = report.metrics(self.world)
@@ -227,11 +234,18 @@ class Trainer:
             self.state.step, tokens=self.state.tokens, samples=samples, prompts=sentences.prompts
         )
 
-    def _save(self) -> Path:
+    def _save(self, must: bool = True) -> Path | None:
+        """Saves; None when that failed and the run goes on without (not if it `must` succeed)."""
         with self.monitor.pause():
             # Lines up to this step must outlive a crash that the checkpoint outlives.
             self.monitor.sync()
-            return self.checkpoints.save(self.engine, self.state)
+            try:
+                return self.checkpoints.save(self.engine, self.state)
+            except CheckpointError as error:
+                if must or self._config.checkpoint.on_save_failure == "stop":
+                    raise
+                self.monitor.say(f"{error}; going on (checkpoint.on_save_failure: continue)")
+                return None
 
     def _stopped(self, started_at: int) -> Outcome:
         stop = self.world.stop

@@ -6,7 +6,9 @@ A number that is not finite is written as null, since JSON has no other word for
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +30,35 @@ class MetricsFile:
         self.last_line: dict[str, Any] | None = kept[-1] if kept else None
         """The last line that was kept, if any."""
         write_atomically(self.path, "".join(map(_to_line, kept)).encode())
-        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._waiting = b""
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Appends a line and hands it to the operating system."""
-        self._file.write(_to_line(values))
-        self._file.flush()
+        """Appends a line and hands it to the operating system.
+
+        While that fails (a full disk) lines wait in memory, which is said once.
+        """
+        before, self._waiting = self._waiting, self._waiting + _to_line(values).encode()
+        try:
+            self._flush()
+        except OSError as error:
+            if not before:
+                reason = error.strerror or error
+                said = f"{self.path} cannot be written ({reason}): its lines wait in memory"
+                print(said, file=sys.stderr, flush=True)
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
     def sync(self) -> None:
         """Makes all lines durable, also against a power cut."""
-        os.fsync(self._file.fileno())
+        with suppress(OSError):  # said by `write`
+            self._flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        self.sync()
         self._file.close()
 
 

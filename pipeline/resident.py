@@ -40,7 +40,7 @@ class Residents:
                 module._forward_hooks.clear()
                 module._forward_pre_hooks.clear()
         self._all: dict[str, Any] = {n: p for n, p in root.named_parameters() if p.requires_grad}
-        self._own = [p for p in root.parameters() if id(p) not in in_blocks]
+        self._own: list[Any] = [p for p in root.parameters() if id(p) not in in_blocks]
         # DeepSpeed gathers what is in its list after each update, and after saving.
         persistent: list[Any] = raw.optimizer.persistent_parameters
         known = {id(p) for p in persistent}

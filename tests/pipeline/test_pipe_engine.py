@@ -381,6 +381,7 @@ def test_weights_of_a_checkpoint_are_the_models(name, runs):
 def test_any_stage_and_ranks_follow_any_others(name, runs):
     """The same parameters, moments carried over; bit for bit where nothing else has changed."""
     case = CASES[name]
+    assert case.after is not None
     before, then = runs(case.after)[0], runs(name)[0]
     same(then["before"], before["parameters"], atol=0)
     for old, new in zip(before["more"], then["more"], strict=True):

@@ -82,7 +82,7 @@ def parameters(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 class poisoned:  # noqa: N801
-    """The second loss inside is infinite (with finite gradients), if asked."""
+    """The second (or only) loss inside is infinite, with finite gradients, if asked."""
 
     def __init__(self, engine: Engine, really: bool):
         self.engine, self.really, self.calls = engine, really, 0
@@ -95,7 +95,7 @@ class poisoned:  # noqa: N801
 
     def hook(self, _module, _inputs, output):
         self.calls += 1
-        if self.really and self.calls == 2:
+        if self.really and self.calls == min(2, self.engine.raw.gradient_accumulation_steps()):
             token = output.losses["token"]
             output.losses["token"] = type(token)(token.sum + math.inf, token.per)
 
