@@ -67,6 +67,7 @@ class PairScore(nn.Module):
     def __init__(self, config: CompositionConfig):
         super().__init__()
         self.scale = 1.0 / math.sqrt(config.score_dim)
+        self.dropout = config.score_dropout
 
         def mlp() -> nn.Sequential:
             first = nn.Linear(config.dim, config.dim)
@@ -78,6 +79,11 @@ class PairScore(nn.Module):
 
         self.first, self.second = mlp(), mlp()
 
+    @property
+    def linears(self) -> list[tuple[nn.Linear, nn.Linear]]:
+        """The two linear layers of each side's MLP."""
+        return [(mlp[0], mlp[-1]) for mlp in (self.first, self.second)]  # type: ignore[misc]
+
     def forward(
         self, first: Float[Tensor, "E D"], second: Float[Tensor, "E D"]
     ) -> Float[Tensor, "E"]:
@@ -85,7 +91,7 @@ class PairScore(nn.Module):
         return product.sum(-1) * self.scale
 
 
-class _PairModel(nn.Module):
+class PairModel(nn.Module):
     """Layers over a pair, its roles, and the pair's score."""
 
     def __init__(self, config: CompositionConfig, num_layers: int, num_roles: int):
@@ -97,6 +103,10 @@ class _PairModel(nn.Module):
         self.role = nn.Parameter(torch.randn(num_roles, config.dim) * 0.02)
         self.score = PairScore(config)
 
+    @property
+    def pair_layers(self) -> list[PairLayer]:
+        return list(self.layers)  # type: ignore[arg-type]
+
     def _mix(self, first: Tensor, second: Tensor, role: Tensor) -> Tensor:
         pair = torch.stack((first, second))
         for layer in self.layers:
@@ -104,7 +114,7 @@ class _PairModel(nn.Module):
         return plain_norm(pair[0] + pair[1])
 
 
-class Composition(_PairModel):
+class Composition(PairModel):
     """f_alpha and phi_alpha; roles [LEFT], [RIGHT]."""
 
     def __init__(self, config: CompositionConfig):
@@ -123,7 +133,7 @@ class Composition(_PairModel):
         return self._mix(left, right, self.role[:, None, :])
 
 
-class Decomposition(_PairModel):
+class Decomposition(PairModel):
     """f_beta and phi_beta; roles [PRT], and [LEFT] or [RIGHT] for the sibling."""
 
     def __init__(self, config: CompositionConfig):

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from gpst.kernels.attention import causal_attention
+
 
 def init_std(dim: int) -> float:
     """Standard deviation of initial weights: GPT-2's 0.02 at its width of 768, as 1 / sqrt(width).
@@ -22,6 +24,12 @@ def init_std(dim: int) -> float:
 def at_least_fp32(x: Tensor) -> Tensor:
     """x in fp32, or as it is in float64: for scores, norms and losses under half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """What matrix products of x are computed in: autocast's type where that is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def init_linear(layer: nn.Linear, scale: float = 1.0) -> None:
@@ -52,24 +60,18 @@ class CausalBlock(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
 
-    def _heads(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
-        batch, length, dim = x.shape
-        split = self.query_key_value(self.attention_norm(x)).view(
-            batch, length, 3, self.num_heads, dim // self.num_heads
-        )
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        return query, key, value
+    def _packed_heads(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T 3 h d"]:
+        packed = self.query_key_value(self.attention_norm(x))
+        return packed.unflatten(-1, (3, self.num_heads, -1))
 
-    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self._drop(self.attention_out(attended.transpose(1, 2).flatten(2)))
+    def _finish(self, x: Tensor, attended: Float[Tensor, "B T h d"]) -> Tensor:
+        x = x + self._drop(self.attention_out(attended.flatten(2)))
         ffn = self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)), approximate="tanh"))
         return x + self._drop(ffn)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        query, key, value = self._heads(x)
         rate = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=True)
-        return self._finish(x, attended)
+        return self._finish(x, causal_attention(self._packed_heads(x), rate))
 
     def step(
         self,
@@ -85,14 +87,14 @@ class CausalBlock(nn.Module):
             mask: added to the attention's logits over slots 0 .. first+F-1 (= seen): 0 for the
                 slots in an input's past and for its own, minus infinity for the others.
         """
-        query, key, value = self._heads(x)
+        query, key, value = self._packed_heads(x).permute(2, 0, 3, 1, 4).unbind(0)
         last = first + x.shape[1]
         keys[:, :, first:last] = key
         values[:, :, first:last] = value
         attended = F.scaled_dot_product_attention(
             query, keys[:, :, :last], values[:, :, :last], attn_mask=mask
         )
-        return self._finish(x, attended)
+        return self._finish(x, attended.transpose(1, 2))
 
 
 class CausalStack(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.batch import BatchCounts
-from gpst.layers import at_least_fp32
+from gpst.layers import at_least_fp32, compute_dtype
 
 Unit = Literal["tokens", "actions", "splits", "sentences", "examples"]
 """Examples are a fine-tuning task's: contexts with a label."""
@@ -47,12 +47,14 @@ def vocabulary_loss(
     Never holds all N x V logits: chunks of rows go through forward and backward at once, and only
     the gradients of features and embedding are kept.
     """
+    dtype = compute_dtype(features)
+    features, embedding = features.to(dtype), embedding.to(dtype)
     with_gradient = torch.is_grad_enabled()
     return _VocabularyLoss.apply(features, embedding, targets, with_gradient)  # type: ignore[no-any-return]
 
 
-# Logits at a time: small enough for the caches of a CPU, large enough to fill a GPU.
-_CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**27}
+# Logits at a time: few enough to be held, enough rows for products at full speed.
+_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -68,19 +70,25 @@ class _VocabularyLoss(torch.autograd.Function):
         if with_gradient:
             to_features = torch.empty_like(features)
             to_embedding = torch.zeros_like(embedding, dtype=exact)
+        # One buffer for all chunks: fresh pages cost as much as the arithmetic on them.
+        buffer = features.new_empty(min(rows, len(features)), len(embedding))
         for start in range(0, len(features), rows):
             chunk = slice(start, start + rows)
             x, target = features[chunk], targets[chunk, None]
-            logits = at_least_fp32(x @ embedding.T)
-            normaliser = torch.logsumexp(logits, 1, keepdim=True)
-            total += (normaliser - logits.gather(1, target)).sum()
+            logits = at_least_fp32(torch.mm(x, embedding.T, out=buffer[: len(x)]))
+            top, best = logits.max(1, keepdim=True)
+            own = logits.gather(1, target)
+            slope = torch.softmax(logits, 1, out=logits)
+            # The likeliest token has at least 1 / V of the mass, so that its logarithm is sound.
+            total += (top - slope.gather(1, best).log() - own).sum()
             if to_features is None or to_embedding is None:
                 continue
-            slope = logits.sub_(normaliser).exp_()  # the softmax; minus 1 at the target
-            slope.scatter_add_(1, target, -torch.ones_like(normaliser))
-            slope = slope.to(x.dtype)
-            to_features[chunk] = slope @ embedding
-            to_embedding += slope.T @ x
+            slope = slope.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
+            torch.mm(slope, embedding, out=to_features[chunk])
+            if exact == x.dtype:
+                to_embedding.addmm_(slope.T, x)
+            else:
+                to_embedding += slope.T @ x
         ctx.gradients = to_features, to_embedding
         ctx.dtype = embedding.dtype
         return total

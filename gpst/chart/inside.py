@@ -13,16 +13,16 @@ weights are constants, so that the auto-regression loss cannot bend the trees (d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.local import LevelGraph, add_up, filled, gradients
+from gpst.chart.pairs import Incoming, PairPass, Pairs
 from gpst.chart.plan import ChartPlan, Level
 from gpst.composition import Composition
+from gpst.kernels.pair import add_norm_backward
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Settings:
     composition: Composition
     temperature: float
     two_routes: bool
-    with_graph: bool
+    with_gradient: bool
     recompute: bool
 
 
@@ -75,16 +75,14 @@ def inside(
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
 
 
-def _children(plan: ChartPlan, level: Level, table: Tensor) -> tuple[Tensor, Tensor]:
+def _pairs(plan: ChartPlan, level: Level, table: Tensor) -> Pairs:
+    return Pairs(table, plan.left[level.edges], table, plan.right[level.edges])
+
+
+def _edge_heights(plan: ChartPlan, level: Level, heights: Tensor) -> Tensor:
+    """(edges of the level,) 1 + max(h_l, h_r)."""
     edges = level.edges
-    return table.index_select(0, plan.left[edges]), table.index_select(0, plan.right[edges])
-
-
-def _norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> Tensor:
-    """Gradient before LayerNorm_0 from the gradient after it."""
-    mean = gradient.mean(-1, keepdim=True)
-    along = (gradient * normed).mean(-1, keepdim=True)
-    return inverse_std * (gradient - mean - normed * along)
+    return 1.0 + torch.maximum(heights[plan.left[edges]], heights[plan.right[edges]])
 
 
 class _Inside(torch.autograd.Function):
@@ -98,15 +96,11 @@ class _Inside(torch.autograd.Function):
         scores = leaves.new_empty(num_edges, dtype=exact)
         weights = leaves.new_empty(num_edges, dtype=exact)
         inverse_std = leaves.new_empty(plan.num_cells, 1, dtype=exact)
-        graphs = []
+        passage = PairPass(settings.composition, leaves, settings.with_gradient, settings.recompute)
+        vectors_of_levels = []
         for level in plan.levels:
-            left, right = _children(plan, level, table)
-            if settings.with_graph:
-                graph = LevelGraph(settings.composition, leaves.device, settings.recompute)
-                vectors, level_scores = graph.forward(left, right)
-                graphs.append(graph)
-            else:
-                vectors, level_scores = settings.composition(left, right)
+            vectors, level_scores = passage.forward(_pairs(plan, level, table))
+            vectors_of_levels.append(vectors)
             scores[level.edges] = level_scores
             edge_heights = _edge_heights(plan, level, heights)
             for block in level.blocks:
@@ -119,8 +113,10 @@ class _Inside(torch.autograd.Function):
                 table[cells] = normed.to(table.dtype)
                 inverse_std[cells] = inverse
                 heights[cells] = (a * edge_heights[local].view(shape)).sum(1)
-        ctx.settings, ctx.graphs, ctx.parameters = settings, graphs, parameters
-        ctx.save_for_backward(table, heights, weights, inverse_std)
+        if settings.with_gradient:
+            ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
+            ctx.parameters = parameters
+            ctx.save_for_backward(table, heights, weights, inverse_std)
         ctx.mark_non_differentiable(scores, weights)
         ctx.set_materialize_grads(False)
         return table, table.view_as(table), heights, scores, weights
@@ -130,86 +126,77 @@ class _Inside(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         from_ae, from_ar, from_heights = grad_outputs[:3]
         settings: _Settings = ctx.settings
-        plan = settings.plan
+        plan, passage = settings.plan, ctx.passage
         table, heights, weights, inverse_std = ctx.saved_tensors
-        grad_ae = _accumulator(table, from_ae, weights.dtype)
         two_routes = settings.two_routes and from_ar is not None
-        grad_ar = _accumulator(table, from_ar, weights.dtype) if two_routes else None
-        grad_heights = torch.zeros_like(heights) if from_heights is None else from_heights.clone()
-        to_parameters: list[Tensor | None] = [None] * len(ctx.parameters)
-        graphs: list[LevelGraph] = ctx.graphs
-        for level in reversed(plan.levels):
-            inputs, vectors, scores = graphs.pop().rebuild(partial(_children, plan, level, table))
-            into = _into_edges(
-                settings, level, vectors.detach(), table, heights, weights, inverse_std,
-                grad_ae, grad_ar, grad_heights,
-            )  # fmt: skip
-            part, first, second = gradients((vectors, scores), inputs, ctx.parameters, *into)
-            add_up(to_parameters, part)
-            for child, gradient in zip((plan.left, plan.right), first, strict=True):
-                grad_ae.index_add_(0, child[level.edges], gradient.to(grad_ae.dtype))
-            if grad_ar is not None and second is not None:
-                for child, gradient in zip((plan.left, plan.right), second, strict=True):
-                    grad_ar.index_add_(0, child[level.edges], gradient.to(grad_ar.dtype))
-        leaves = grad_ae[: plan.num_tokens]
-        if grad_ar is not None:
-            leaves = leaves + grad_ar[: plan.num_tokens]
-        return None, leaves.to(table.dtype), *filled(to_parameters, ctx.parameters)
+        into_tables = _into_tables(table, from_ae, from_ar, two_routes, weights.dtype)
+        into_heights = torch.zeros_like(heights) if from_heights is None else from_heights.clone()
+        for level, vectors in zip(reversed(plan.levels), reversed(ctx.vectors), strict=True):
+            cells = level.cells
+            normed, inverse = table[cells].to(weights.dtype), inverse_std[cells]
+            mixed = add_norm_backward(into_tables[:, cells], normed, inverse)
+            into_scores = _through_softmax(
+                settings, level, vectors, mixed, heights, weights, into_heights
+            )
+            edges = level.edges
+            incoming = Incoming(
+                mixed, plan.parent[edges] - level.first_cell, weights[edges], into_scores
+            )
+            passage.backward(_pairs(plan, level, table), incoming, into_tables, into_tables)
+        # Route 0 is the sum of both routes.
+        into_leaves = into_tables[0, : plan.num_tokens].to(table.dtype)
+        by_id = passage.sums.gradients(settings.composition)
+        return None, into_leaves, *(by_id[id(p)] for p in ctx.parameters)
 
 
-def _accumulator(table: Tensor, incoming: Tensor | None, dtype: torch.dtype) -> Tensor:
-    if incoming is None:
-        return torch.zeros_like(table, dtype=dtype)
-    return incoming.to(dtype, copy=True)
+def _into_tables(
+    table: Tensor, from_ae: Tensor | None, from_ar: Tensor | None, two: bool, dtype: torch.dtype
+) -> Tensor:
+    """(R, C, D) gradients of the inside vectors: of all routes, and of the second alone."""
+    into = torch.zeros(1 + two, *table.shape, dtype=dtype, device=table.device)
+    for incoming in (from_ae, from_ar):
+        if incoming is not None:
+            into[0] += incoming
+    if two and from_ar is not None:
+        into[1] += from_ar
+    return into
 
 
-def _edge_heights(plan: ChartPlan, level: Level, heights: Tensor) -> Tensor:
-    """(edges of the level,) 1 + max(h_l, h_r)."""
-    edges = level.edges
-    return 1.0 + torch.maximum(heights[plan.left[edges]], heights[plan.right[edges]])
-
-
-def _into_edges(
+def _through_softmax(
     settings: _Settings,
     level: Level,
     vectors: Tensor,
-    table: Tensor,
+    mixed: Tensor,
     heights: Tensor,
     weights: Tensor,
-    inverse_std: Tensor,
-    grad_ae: Tensor,
-    grad_ar: Tensor | None,
-    grad_heights: Tensor,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients into m_e (first route), s_e and m_e (second route) of the edges of one level.
+    into_heights: Tensor,
+) -> Tensor:
+    """Gradient of the scores of a level's edges; sends the heights' down to the children.
 
-    Also sends the heights' gradient down to the children.
+    Args:
+        vectors: (edges, D) m_e. mixed: (R, cells, D) gradient of sum_e a_e m_e.
     """
-    plan, dim = settings.plan, table.shape[1]
-    into_vectors = torch.empty(vectors.shape, dtype=weights.dtype, device=table.device)
-    second = torch.empty_like(into_vectors) if grad_ar is not None else None
-    into_scores = torch.empty_like(into_vectors[:, 0])
-    into_heights = torch.empty_like(into_scores)
+    plan, dim = settings.plan, vectors.shape[1]
+    live = mixed[0] - mixed[1] if len(mixed) == 2 else mixed[0]
+    into_scores = torch.empty_like(weights[level.edges])
+    into_edge_heights = torch.empty_like(into_scores)
     edge_heights = _edge_heights(plan, level, heights)
     for block in level.blocks:
-        cells, edges, shape = block.cells, block.edges, block.shape
-        local = level.local_edges(block)
-        a = weights[edges].view(shape)
-        normed = table[cells].to(weights.dtype)
-        mixed = _norm_backward(grad_ae[cells], normed, inverse_std[cells]).unsqueeze(1)
-        into_vectors[local] = (a.unsqueeze(2) * mixed).view(-1, dim)
-        if second is not None and grad_ar is not None:
-            mixed_ar = _norm_backward(grad_ar[cells], normed, inverse_std[cells]).unsqueeze(1)
-            second[local] = (a.unsqueeze(2) * mixed_ar).view(-1, dim)
-        from_heights = grad_heights[cells].unsqueeze(1)
-        into_a = (vectors[local].view(*shape, dim) * mixed).sum(2)
+        shape, local = block.shape, level.local_edges(block)
+        own = slice(block.first_cell - level.first_cell, None)
+        own = slice(own.start, own.start + block.num_cells)
+        a = weights[block.edges].view(shape)
+        from_heights = into_heights[block.cells].unsqueeze(1)
+        into_a = torch.bmm(
+            vectors[local].view(*shape, dim).to(live.dtype), live[own].unsqueeze(2)
+        ).squeeze(2)
         into_a = into_a + from_heights * edge_heights[local].view(shape)
         into_s = a * (into_a - (a * into_a).sum(1, keepdim=True)) / settings.temperature
         into_scores[local] = into_s.flatten()
-        into_heights[local] = (a * from_heights).flatten()
+        into_edge_heights[local] = (a * from_heights).flatten()
     left, right = plan.left[level.edges], plan.right[level.edges]
     # The larger child's height counts; equal ones share, as torch.maximum does it.
     share = 0.5 + 0.5 * torch.sign(heights[left] - heights[right])
-    grad_heights.index_add_(0, left, into_heights * share)
-    grad_heights.index_add_(0, right, into_heights * (1.0 - share))
-    return into_vectors, into_scores, second
+    into_heights.index_add_(0, left, into_edge_heights * share)
+    into_heights.index_add_(0, right, into_edge_heights * (1.0 - share))
+    return into_scores

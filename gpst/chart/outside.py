@@ -11,14 +11,13 @@ is exact and in one piece.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.local import LevelGraph, add_up, filled, gradients
+from gpst.chart.pairs import Incoming, PairPass, Pairs
 from gpst.chart.plan import ChartPlan, OutsideLevel
 from gpst.composition import Decomposition
 
@@ -27,7 +26,7 @@ from gpst.composition import Decomposition
 class _Settings:
     plan: ChartPlan
     decomposition: Decomposition
-    with_graph: bool
+    with_gradient: bool
     recompute: bool
 
 
@@ -58,14 +57,15 @@ def segment_softmax(scores: Tensor, segment: Tensor, num_segments: int) -> Tenso
     return exponent / total[segment]
 
 
-def _senders(
-    plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_ae: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(parents' outside vectors, siblings' inside vectors) of a level's messages."""
+def _pairs(plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_ae: Tensor) -> Pairs:
+    """Parents' outside vectors and siblings' inside vectors of a level's messages."""
     messages = level.messages
-    return (
-        outside_table.index_select(0, plan.message_parent[messages]),
-        inside_ae.index_select(0, plan.message_sibling[messages]),
+    return Pairs(
+        outside_table,
+        plan.message_parent[messages],
+        inside_ae,
+        plan.message_sibling[messages],
+        plan.message_side[messages],
     )
 
 
@@ -78,25 +78,23 @@ class _Outside(torch.autograd.Function):
         table = inside_ae.new_empty(plan.num_cells, inside_ae.shape[1])
         table[: plan.num_sentences] = root
         weights = inside_ae.new_empty(len(plan.message_child), dtype=exact)
-        graphs = []
+        passage = PairPass(
+            settings.decomposition, inside_ae, settings.with_gradient, settings.recompute
+        )
+        vectors_of_levels = []
         for level in plan.outside_levels:
-            messages, rows = level.messages, level.rows
-            function = partial(settings.decomposition, side=plan.message_side[messages])
-            parent, sibling = _senders(plan, level, table, inside_ae)
-            if settings.with_graph:
-                graph = LevelGraph(function, table.device, settings.recompute)
-                vectors, scores = graph.forward(parent, sibling)
-                graphs.append(graph)
-            else:
-                vectors, scores = function(parent, sibling)
-            child, size = plan.message_child[messages], level.last_row - level.first_row
+            vectors, scores = passage.forward(_pairs(plan, level, table, inside_ae))
+            vectors_of_levels.append(vectors)
+            child, size = plan.message_child[level.messages], level.last_row - level.first_row
             w = segment_softmax(scores, child, size)
-            weights[messages] = w
+            weights[level.messages] = w
             mixed = torch.zeros(size, table.shape[1], dtype=exact, device=table.device)
             mixed.index_add_(0, child, w.unsqueeze(1) * vectors)
-            table[rows] = mixed.to(table.dtype)
-        ctx.settings, ctx.graphs, ctx.parameters = settings, graphs, parameters
-        ctx.save_for_backward(table, inside_ae, weights)
+            table[level.rows] = mixed.to(table.dtype)
+        if settings.with_gradient:
+            ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
+            ctx.parameters = parameters
+            ctx.save_for_backward(table, inside_ae, weights)
         return table.index_select(0, plan.outside_row[: plan.num_tokens])
 
     @staticmethod
@@ -104,36 +102,26 @@ class _Outside(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (from_tokens,) = grad_outputs
         settings: _Settings = ctx.settings
-        plan, graphs = settings.plan, ctx.graphs
+        plan, passage = settings.plan, ctx.passage
         table, inside_ae, weights = ctx.saved_tensors
-        grad_outside = torch.zeros_like(table, dtype=weights.dtype)
-        grad_outside[plan.outside_row[: plan.num_tokens]] = from_tokens.to(weights.dtype)
-        grad_inside = torch.zeros_like(inside_ae, dtype=weights.dtype)
-        to_parameters: list[Tensor | None] = [None] * len(ctx.parameters)
-        for level in reversed(plan.outside_levels):
-            messages, rows = level.messages, level.rows
-            inputs, vectors, scores = graphs.pop().rebuild(
-                partial(_senders, plan, level, table, inside_ae)
-            )
-            child, w = plan.message_child[messages], weights[messages]
-            into_child = grad_outside[rows].index_select(0, child)
-            into_w = (vectors.detach() * into_child).sum(1)
-            along = torch.zeros_like(grad_outside[rows, 0]).index_add_(0, child, w * into_w)
-            into_scores = w * (into_w - along[child])
-            part, (to_parent, to_sibling), _ = gradients(
-                (vectors, scores), inputs, ctx.parameters, w.unsqueeze(1) * into_child, into_scores
-            )
-            add_up(to_parameters, part)
-            grad_outside.index_add_(
-                0, plan.message_parent[messages], to_parent.to(grad_outside.dtype)
-            )
-            grad_inside.index_add_(
-                0, plan.message_sibling[messages], to_sibling.to(grad_inside.dtype)
-            )
-        to_root = grad_outside[: plan.num_sentences].sum(0)
+        into_outside = torch.zeros(1, *table.shape, dtype=weights.dtype, device=table.device)
+        into_outside[0, plan.outside_row[: plan.num_tokens]] = from_tokens.to(weights.dtype)
+        into_inside = torch.zeros_like(into_outside)
+        for level, vectors in zip(
+            reversed(plan.outside_levels), reversed(ctx.vectors), strict=True
+        ):
+            child, w = plan.message_child[level.messages], weights[level.messages]
+            mixed = into_outside[:, level.rows]
+            into_w = (vectors * mixed[0].index_select(0, child)).sum(1)
+            along = torch.zeros_like(mixed[0, :, 0]).index_add_(0, child, w * into_w)
+            incoming = Incoming(mixed, child, w, w * (into_w - along[child]))
+            pairs = _pairs(plan, level, table, inside_ae)
+            passage.backward(pairs, incoming, into_outside, into_inside)
+        into_root = into_outside[0, : plan.num_sentences].sum(0)
+        by_id = passage.sums.gradients(settings.decomposition)
         return (
             None,
-            grad_inside.to(inside_ae.dtype),
-            to_root.to(inside_ae.dtype),
-            *filled(to_parameters, ctx.parameters),
+            into_inside[0].to(inside_ae.dtype),
+            into_root.to(inside_ae.dtype),
+            *(by_id[id(p)] for p in ctx.parameters),
         )

@@ -1,0 +1,264 @@
+"""A pair model (composition, decomposition) over the pairs of many levels, written out.
+
+The passes over the chart go through the levels themselves; what a level does to its pairs is done
+here, forward and backward, without an autograd graph: pairs go through in chunks that stay in the
+caches of a CPU, weights' gradients are added up in place, both routes share one pass back, and a
+chunk's activations can be computed again instead of being kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpst.chart.weights import LayerWeights, Linear, Sums
+from gpst.composition import PairModel
+from gpst.kernels import pair
+from gpst.kernels.dropout import draw_seed, keep_mask
+from gpst.layers import compute_dtype
+
+_PAIRS_A_CHUNK = {"cpu": 512}
+
+
+class Pairs(NamedTuple):
+    """P pairs of rows of two tables; for a decomposition also the side of the child."""
+
+    first_table: Tensor
+    first: Tensor
+    second_table: Tensor
+    second: Tensor
+    side: Tensor | None = None
+
+    def chunk(self, chunk: slice) -> Pairs:
+        side = None if self.side is None else self.side[chunk]
+        return self._replace(first=self.first[chunk], second=self.second[chunk], side=side)
+
+    def gather(self) -> Tensor:
+        """(2, P, D)"""
+        dim = self.first_table.shape[1]
+        rows = self.first_table.new_empty(2, len(self.first), dim)
+        torch.index_select(self.first_table, 0, self.first, out=rows[0])
+        torch.index_select(self.second_table, 0, self.second, out=rows[1])
+        return rows
+
+
+class Incoming(NamedTuple):
+    """What flows back into the vectors and scores of P pairs, by R routes; route 0 is their sum."""
+
+    cells: Tensor
+    """(R, cells, D) gradient of the weighted sum that a pair takes part in."""
+    cell: Tensor
+    """(P,) which of the cells that is."""
+    weights: Tensor
+    """(P,) the pair's weight in the sum."""
+    scores: Tensor
+    """(P,) gradient of the scores."""
+
+    def chunk(self, chunk: slice) -> Incoming:
+        return Incoming(self.cells, self.cell[chunk], self.weights[chunk], self.scores[chunk])
+
+    def vectors(self) -> Tensor:
+        """(R, P, D) gradient of the vectors."""
+        return self.cells.index_select(1, self.cell).mul_(self.weights.unsqueeze(1))
+
+
+class _KeptLayer(NamedTuple):
+    """Activations of one layer over 2P rows."""
+
+    x: Tensor
+    packed: Tensor
+    weight: Tensor
+    mixed: Tensor
+    attended: Tensor
+    attended_std: Tensor
+    before_gelu: Tensor
+    after_gelu: Tensor
+    out: Tensor
+    out_std: Tensor
+    attention_mask: Tensor | None
+    ffn_mask: Tensor | None
+
+
+class _KeptScore(NamedTuple):
+    """Activations of the score MLP of one side."""
+
+    before_gelu: Tensor
+    after_gelu: Tensor
+    mask: Tensor | None
+    out: Tensor
+
+
+class _Kept(NamedTuple):
+    layers: list[_KeptLayer]
+    scores: list[_KeptScore]
+    vectors: Tensor
+    inverse_std: Tensor
+
+
+class PairPass:
+    """Forward over levels, then backward over the same levels in reverse.
+
+    Args:
+        like: a tensor of the tables' type and device.
+        with_gradient: a backward pass will follow.
+        recompute: keep no activations for it; compute them again.
+    """
+
+    def __init__(self, model: PairModel, like: Tensor, with_gradient: bool, recompute: bool):
+        dtype = compute_dtype(like)
+        self.dtype, self.device = dtype, like.device
+        self.sums = (
+            Sums(model, torch.promote_types(dtype, torch.float32)) if with_gradient else None
+        )
+        self._layers = [LayerWeights(layer, model.role, dtype) for layer in model.pair_layers]
+        self._scores = [
+            (Linear(dense, dtype), Linear(out, dtype)) for dense, out in model.score.linears
+        ]
+        self._score_scale = model.score.scale
+        self._recompute = recompute
+        self._dropout = model.pair_layers[0].dropout if model.training else 0.0
+        self._score_dropout = model.score.dropout if model.training else 0.0
+        self._seed = draw_seed() if self._dropout or self._score_dropout else 0
+        self._masks = 0
+        self._levels: list[list[tuple[int, _Kept | None]]] = []
+
+    def forward(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """(vectors (P, D), scores (P,) in fp32) of the pairs of one level."""
+        size, dim = len(pairs.first), pairs.first_table.shape[1]
+        exact = torch.promote_types(self.dtype, torch.float32)
+        vectors = torch.empty(size, dim, dtype=self.dtype, device=self.device)
+        scores = torch.empty(size, dtype=exact, device=self.device)
+        records: list[tuple[int, _Kept | None]] = []
+        for chunk in self._chunks(size):
+            first_mask = self._masks
+            kept = self._forward(pairs.chunk(chunk), vectors[chunk], scores[chunk])
+            keep = self.sums is not None and not self._recompute
+            records.append((first_mask, kept if keep else None))
+        if self.sums is not None:
+            self._levels.append(records)
+        return vectors, scores
+
+    def backward(
+        self, pairs: Pairs, incoming: Incoming, into_first: Tensor, into_second: Tensor
+    ) -> None:
+        """Adds the gradients of the last level that is left.
+
+        Args:
+            pairs: those given to `forward`, with the same values in their tables.
+            into_first, into_second: (R, rows, D) gradients of the two tables, added to.
+        """
+        if not self._levels:
+            raise RuntimeError("the graph of a chart goes back once; compute the chart again")
+        records = self._levels.pop()
+        chunks = self._chunks(len(pairs.first))
+        for chunk, (first_mask, kept) in zip(chunks, records, strict=True):
+            own = pairs.chunk(chunk)
+            if kept is None:
+                self._masks = first_mask
+                kept = self._forward(own, None, None)
+            into = self._backward(kept, own, incoming.chunk(chunk)).to(into_first.dtype)
+            for route, (to_first, to_second) in enumerate(into):
+                into_first[route].index_add_(0, own.first, to_first)
+                into_second[route].index_add_(0, own.second, to_second)
+
+    def _chunks(self, size: int) -> list[slice]:
+        step = _PAIRS_A_CHUNK.get(self.device.type, max(size, 1))
+        return [slice(i, min(i + step, size)) for i in range(0, size, step)]
+
+    def _mask(self, rate: float, like: Tensor) -> Tensor | None:
+        if rate == 0.0:
+            return None
+        self._masks += 1
+        return keep_mask(rate, self._seed + self._masks, like.shape, like.dtype, like.device)
+
+    def _forward(self, pairs: Pairs, vectors: Tensor | None, scores: Tensor | None) -> _Kept:
+        rows = pairs.gather().to(self.dtype)
+        kept_scores = [
+            self._score_side(*weights, x) for weights, x in zip(self._scores, rows, strict=True)
+        ]
+        if scores is not None:
+            first, second = (kept.out.to(scores.dtype) for kept in kept_scores)
+            torch.mul((first * second).sum(1), self._score_scale, out=scores)
+        layers = []
+        for weights in self._layers:
+            layers.append(self._layer(weights, rows, pairs.side))
+            rows = layers[-1].out
+        out, inverse_std = pair.add_norm(rows[0], rows[1].clone())
+        if vectors is not None:
+            vectors.copy_(out)
+        return _Kept(layers, kept_scores, out, inverse_std)
+
+    def _layer(self, weights: LayerWeights, x: Tensor, side: Tensor | None) -> _KeptLayer:
+        packed = weights.project(x, side)
+        mixed, weight = pair.pair_attention(packed, weights.num_heads)
+        flat = mixed.flatten(0, 1)
+        y = weights.attention_out(flat)
+        attention_mask = self._mask(self._dropout, y)
+        y = y if attention_mask is None else y.mul_(attention_mask)
+        attended, attended_std = pair.add_norm(x.flatten(0, 1), y)
+        before_gelu = weights.ffn_in(attended)
+        after_gelu = pair.gelu(before_gelu)
+        y = weights.ffn_out(after_gelu)
+        ffn_mask = self._mask(self._dropout, y)
+        y = y if ffn_mask is None else y.mul_(ffn_mask)
+        out, out_std = pair.add_norm(attended, y)
+        return _KeptLayer(
+            x, packed, weight, flat, attended, attended_std, before_gelu, after_gelu,
+            out.view_as(x), out_std, attention_mask, ffn_mask,
+        )  # fmt: skip
+
+    def _score_side(self, dense: Linear, out: Linear, x: Tensor) -> _KeptScore:
+        before = dense(x)
+        after = pair.gelu(before)
+        mask = self._mask(self._score_dropout, after)
+        after = after if mask is None else after.mul_(mask)
+        return _KeptScore(before, after, mask, out(after))
+
+    def _backward(self, kept: _Kept, pairs: Pairs, incoming: Incoming) -> Tensor:
+        """(R, 2, P, D) gradient of the pairs' rows."""
+        into_vectors = incoming.vectors().to(self.dtype)
+        into = pair.add_norm_backward(into_vectors, kept.vectors, kept.inverse_std)
+        into = into.unsqueeze(1).expand(-1, 2, -1, -1)
+        for number in reversed(range(len(self._layers))):
+            into = self._layer_backward(number, kept.layers[number], into, pairs.side)
+        rows = kept.layers[0].x
+        into_scores = (incoming.scores * self._score_scale).unsqueeze(1)
+        first, second = (k.out.to(into_scores.dtype) for k in kept.scores)
+        for side, other in enumerate((second, first)):
+            into_out = (into_scores * other).to(self.dtype)
+            into[0, side] += self._score_backward(side, kept.scores[side], rows[side], into_out)
+        return into
+
+    def _layer_backward(
+        self, number: int, kept: _KeptLayer, into: Tensor, side: Tensor | None
+    ) -> Tensor:
+        assert self.sums is not None
+        weights, sums = self._layers[number], self.sums.layers[number]
+        routes = len(into)
+        into = pair.add_norm_backward(into.flatten(1, 2), kept.out.flatten(0, 1), kept.out_std)
+        y = into if kept.ffn_mask is None else into * kept.ffn_mask
+        sums.ffn_out.add(y[0], kept.after_gelu)
+        y = pair.gelu_backward(weights.ffn_out.into_input(y), kept.before_gelu)
+        sums.ffn_in.add(y[0], kept.attended)
+        into = into.add_(weights.ffn_in.into_input(y))
+        into = pair.add_norm_backward(into, kept.attended, kept.attended_std)
+        y = into if kept.attention_mask is None else into * kept.attention_mask
+        sums.attention_out.add(y[0], kept.mixed)
+        y = weights.attention_out.into_input(y).unflatten(1, (2, -1))
+        y = pair.pair_attention_backward(y, kept.packed, kept.weight)
+        sums.add_projection(y[0], kept.x, side)
+        return into.add_(weights.into_projected(y.flatten(1, 2))).view(
+            routes, 2, -1, into.shape[-1]
+        )
+
+    def _score_backward(self, side: int, kept: _KeptScore, x: Tensor, into: Tensor) -> Tensor:
+        assert self.sums is not None
+        (dense, out), (dense_sum, out_sum) = self._scores[side], self.sums.scores[side]
+        out_sum.add(into, kept.after_gelu)
+        y = out.into_input(into.unsqueeze(0))
+        y = y if kept.mask is None else y.mul_(kept.mask)
+        y = pair.gelu_backward(y, kept.before_gelu)
+        dense_sum.add(y[0], x)
+        return dense.into_input(y)[0]

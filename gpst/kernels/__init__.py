@@ -1,0 +1,1 @@
+"""Kernels under the models: fused forms for CPUs and GPUs, each with a plain PyTorch form."""

@@ -1,0 +1,89 @@
+"""The pieces of a pair layer that are not matrix products, forward and backward.
+
+Gradients come in R routes at once (1 or 2): the same values leave the inside pass twice, and what
+flows back on each route is kept apart. Shapes: 2 vectors of E pairs, h heads, width D.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def pair_attention(
+    packed: Float[Tensor, "2 E D3"], num_heads: int
+) -> tuple[Float[Tensor, "2 E D"], Float[Tensor, "2 E h"]]:
+    """Attention between two vectors in closed form, from their queries, keys and values.
+
+    The weight on vector 0 is sigmoid(q . (k_0 - k_1) / sqrt(head width)).
+
+    Returns: (mixed values, weights on vector 0).
+    """
+    query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
+    logit = (query * (key[0] - key[1])).sum(-1).mul_(1.0 / math.sqrt(query.shape[-1]))
+    weight = logit.sigmoid_()
+    mixed = torch.lerp(value[1], value[0], weight.unsqueeze(-1))
+    return mixed.flatten(2), weight
+
+
+def pair_attention_backward(
+    gradient: Float[Tensor, "R 2 E D"],
+    packed: Float[Tensor, "2 E D3"],
+    weight: Float[Tensor, "2 E h"],
+) -> Float[Tensor, "R 2 E D3"]:
+    """Gradient of `packed` from that of the mixed values."""
+    num_heads = weight.shape[-1]
+    query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
+    into = gradient.new_empty(*gradient.shape[:-1], packed.shape[-1])
+    into_query, into_key, into_value = into.unflatten(-1, (3, num_heads, -1)).unbind(3)
+    g = gradient.unflatten(-1, (num_heads, -1))
+    to_first = g * weight.unsqueeze(-1)
+    torch.add(to_first[:, 0], to_first[:, 1], out=into_value[:, 0])
+    torch.add(g[:, 0], g[:, 1], out=into_value[:, 1]).sub_(into_value[:, 0])
+    slope = weight * (1.0 - weight) * (1.0 / math.sqrt(query.shape[-1]))
+    into_logit = ((g * (value[0] - value[1])).sum(-1) * slope).unsqueeze(-1)
+    torch.mul(into_logit, key[0] - key[1], out=into_query)
+    torch.mul(into_logit[:, 0], query[0], out=into_key[:, 0])
+    into_key[:, 0].addcmul_(into_logit[:, 1], query[1])
+    torch.neg(into_key[:, 0], out=into_key[:, 1])
+    return into
+
+
+def add_norm(
+    x: Float[Tensor, "M D"], y: Float[Tensor, "M D"]
+) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M 1"]]:
+    """LayerNorm_0(x + y), and one over the standard deviation of x + y. Overwrites y."""
+    normed, _, inverse_std = torch.native_layer_norm(y.add_(x), x.shape[-1:], None, None, 1e-5)
+    return normed, inverse_std
+
+
+def add_norm_backward(
+    gradient: Float[Tensor, "R M D"],
+    normed: Float[Tensor, "M D"],
+    inverse_std: Float[Tensor, "M 1"],
+) -> Float[Tensor, "R M D"]:
+    """Gradient of x + y from that of LayerNorm_0(x + y)."""
+    mean, one = torch.zeros_like(inverse_std), torch.ones_like(inverse_std)
+    into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    for g, out in zip(gradient, into, strict=True):
+        slope, _, _ = torch.ops.aten.native_layer_norm_backward(
+            g, normed, normed.shape[-1:], mean, one, None, None, [True, False, False]
+        )
+        torch.mul(slope, inverse_std, out=out)
+    return into
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x), the exact form."""
+    return torch.nn.functional.gelu(x)
+
+
+def gelu_backward(gradient: Float[Tensor, "R M F"], x: Float[Tensor, "M F"]) -> Tensor:
+    """Gradient of x from that of gelu(x). Overwrites the gradient."""
+    if len(gradient) == 1:
+        return torch.ops.aten.gelu_backward.grad_input(gradient[0], x, grad_input=gradient[0])[None]
+    slope = torch.ops.aten.gelu_backward(torch.ones_like(x), x)
+    return gradient.mul_(slope)
