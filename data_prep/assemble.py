@@ -23,7 +23,7 @@ COPY_TOKENS = 1 << 22  # tokens copied at a time
 class Segment:
     """A run of documents of one unit: half-open ranges in its three streams."""
 
-    unit: int
+    unit: str
     documents: tuple[int, int]
     sentences: tuple[int, int]
     tokens: tuple[int, int]
@@ -46,7 +46,7 @@ class ShardTask:
 class _Documents:
     """The documents of a unit: (D + 1,) bounds in sentences and tokens, and the runs kept."""
 
-    unit: int
+    unit: str
     sentences: np.ndarray
     tokens: np.ndarray
     runs: list[tuple[int, int]]
@@ -59,7 +59,7 @@ class _Documents:
         )
 
 
-def _read_documents(job: Job, unit: int, split: str, dropped: np.ndarray | None) -> _Documents:
+def _read_documents(job: Job, unit: str, split: str, dropped: np.ndarray | None) -> _Documents:
     table = np.fromfile(unit_file(job, unit, split, "documents"), DOCUMENT)
     zero = np.zeros(1, np.int64)
     sentences = np.concatenate([zero, np.cumsum(table["sentences"], dtype=np.int64)])
@@ -73,7 +73,7 @@ def _read_documents(job: Job, unit: int, split: str, dropped: np.ndarray | None)
 def plan_shards(
     job: Job,
     records: Iterable[dict[str, Any]],
-    dropped: Mapping[tuple[int, str], np.ndarray] | None = None,
+    dropped: Mapping[tuple[str, str], np.ndarray] | None = None,
 ) -> list[ShardTask]:
     """Which documents go to which shard.
 
@@ -83,7 +83,7 @@ def plan_shards(
     records = list(records)
     tasks: list[ShardTask] = []
     for split in SPLITS:
-        units = [r["index"] for r in records if split in r["sizes"]]
+        units = [r["key"] for r in records if split in r["sizes"]]
         documents = (
             _read_documents(job, unit, split, (dropped or {}).get((unit, split))) for unit in units
         )

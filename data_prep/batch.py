@@ -36,10 +36,7 @@ class RawBatch:
 
 @dataclass
 class Recorder:
-    """Counters by reason, and the records that were dropped, of one unit.
-
-    ``fail_on`` names reasons that end the run instead (``--on-bad-utf8 fail``).
-    """
+    """Counters by reason, and the records that were dropped, of one unit."""
 
     counters: Counter[str] = field(default_factory=Counter)
     quarantine: list[dict[str, str | int]] = field(default_factory=list)
@@ -56,3 +53,22 @@ class Recorder:
         if detail:
             entry["detail"] = detail[:200]
         self.quarantine.append(entry)
+
+    def renamed(self, file: str, origin: str, base: int) -> _Renamed:
+        """A recorder beside this one that names ``origin`` in place of ``file``."""
+        return _Renamed(self.counters, self.quarantine, file, origin, base)
+
+
+@dataclass
+class _Renamed(Recorder):
+    """Shares the lists of another recorder; places in ``file`` are ``base`` further on."""
+
+    file: str = ""
+    origin: str = ""
+    base: int = 0
+
+    def drop(self, reason: str, file: str, place: int, detail: str = "") -> None:
+        """See Recorder.drop."""
+        if file == self.file:
+            file, place = self.origin, place + self.base
+        super().drop(reason, file, place, detail)

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from data_prep.errors import (
     SourceError,
     UsageError,
 )
+from data_prep.feed import Feed
 from data_prep.files import sync_directory
 from data_prep.job import WORK, BuildArguments, Job, claim_output, identity
 from data_prep.lock import only_build
@@ -94,9 +95,7 @@ def build(
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
         _check_disk(output, files, dtype_for(loaded.vocab_size))
-        units = group_into_units(
-            source.plan(files, arguments.options, job.work / "unpacked"), arguments.unit_bytes
-        )
+        units = group_into_units(source.plan(files, arguments.options), arguments.unit_bytes)
         runner = options.runner or local_runner(options.workers)
         try:
             records = _run_units(job, units, runner, options.show_progress)
@@ -171,18 +170,18 @@ def _check_disk(output: Path, files: Sequence[InputFile], tokens_dtype: str) -> 
 
 
 def _run_units(job: Job, units: Sequence[Unit], runner: Runner, show: bool) -> list[dict[str, Any]]:
-    records: dict[int, dict[str, Any]] = {}
-    total = sum(part.weight for unit in units for part in unit.parts)
-    with Progress(total, show) as progress:
-        for record in runner.run(run_unit, [(job, unit) for unit in units]):
-            records[record["index"]] = record
+    records: dict[str, dict[str, Any]] = {}
+    feed = Feed(job, units, runner.width)
+    with Progress(feed.weight, show) as progress, closing(feed.tasks()) as tasks:
+        for record in runner.run(run_unit, tasks):
+            records[record["key"]] = record
             progress.update(record["input_bytes"], record["counters"])
             if shutil.disk_usage(job.output).free < LEAST_FREE_BYTES:
                 raise OSError(errno.ENOSPC, "no space left")
-    if len(records) < len(units):
-        done = f"{len(records)} of {len(units)} units are done"
+    if not feed.complete or len(records) < feed.given:
+        done = f"{len(records)} units of work are done"
         raise InterruptedRunError(f"stopped: {done}; run the same command again to go on")
-    return [records[index] for index in range(len(units))]
+    return [records[key] for key in sorted(records)]
 
 
 def _write_shards(
@@ -239,7 +238,7 @@ def _finish(
     loaded.save(output / TOKENIZER_DIRECTORY)
     with open(job.work / QUARANTINE, "wb") as file:
         for record in records:
-            path = quarantine_file(job, record["index"])
+            path = quarantine_file(job, record["key"])
             if path.exists():
                 file.write(path.read_bytes())
     os.replace(job.work / QUARANTINE, output / QUARANTINE)

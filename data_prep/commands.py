@@ -143,8 +143,6 @@ def tokenizer(options: Namespace) -> int:
 
 def _sample(options: Namespace) -> Iterator[str]:
     """Clean documents of units spread evenly over the input, --sample-mib in all."""
-    import tempfile
-
     from data_prep.batch import Recorder
     from data_prep.normalise import normalise
     from data_prep.sources import find_input, get_source
@@ -152,18 +150,21 @@ def _sample(options: Namespace) -> Iterator[str]:
 
     source, source_options = get_source(options.source), _source_options(options)
     files = find_input(source, options.input)
-    with tempfile.TemporaryDirectory() as scratch:
-        parts = source.plan(files, source_options, Path(scratch))
-        units = group_into_units(parts, 4 * MIB)
-        total = sum(part.weight for unit in units for part in unit.parts)
-        step = max(1, round(total / (options.sample_mib * MIB)))
-        for part in (part for unit in units[::step] for part in unit.parts):
-            for batch in source.read(part, source_options, Recorder()):
-                clean = normalise(batch)
-                start, raw = 0, clean.data.tobytes()
-                for end in clean.ends.tolist():
-                    yield raw[start:end].decode()
-                    start = end
+    units = group_into_units(source.plan(files, source_options), 4 * MIB)
+    share = options.sample_mib * MIB / max(sum(unit.weight for unit in units), 1)
+    step = max(1, round(1 / share))
+    for part in (part for unit in units[::step] for part in unit.parts):
+        # a large compressed file is not read to its end for a sample
+        left = part.weight * share + 4 * MIB if part.streamed else float("inf")
+        for batch in source.read(part, source_options, Recorder()):
+            if left <= 0:
+                break
+            clean = normalise(batch)
+            left -= len(clean.data)
+            start, raw = 0, clean.data.tobytes()
+            for end in clean.ends.tolist():
+                yield raw[start:end].decode()
+                start = end
 
 
 def verify(options: Namespace) -> int:

@@ -18,20 +18,18 @@ PASS_DOCUMENTS = 2_000_000
 
 def find_duplicates(
     job: Job, records: Iterable[dict[str, Any]], pass_documents: int = PASS_DOCUMENTS
-) -> dict[tuple[int, str], np.ndarray]:
+) -> dict[tuple[str, str], np.ndarray]:
     """For (unit, split), the sorted numbers of documents whose text came earlier in the corpus.
 
     The hashes are cut into ranges, and each pass looks at one range; the tables are read again in
     every pass. Duplicates have one hash, so they are in one split and in one range.
     """
-    dropped: dict[tuple[int, str], np.ndarray] = {}
+    dropped: dict[tuple[str, str], np.ndarray] = {}
     for split in SPLITS:
-        units = [
-            (r["index"], r["sizes"][split]["documents"]) for r in records if split in r["sizes"]
-        ]
+        units = [(r["key"], r["sizes"][split]["documents"]) for r in records if split in r["sizes"]]
         total = sum(count for _, count in units)
         passes = -(-total // pass_documents)
-        found: defaultdict[int, list[np.ndarray]] = defaultdict(list)
+        found: defaultdict[str, list[np.ndarray]] = defaultdict(list)
         for number in range(passes):
             for unit, documents in _pass(job, split, units, number, passes):
                 found[unit].append(documents)
@@ -41,8 +39,8 @@ def find_duplicates(
 
 
 def _pass(
-    job: Job, split: str, units: list[tuple[int, int]], number: int, passes: int
-) -> list[tuple[int, np.ndarray]]:
+    job: Job, split: str, units: list[tuple[str, int]], number: int, passes: int
+) -> list[tuple[str, np.ndarray]]:
     """(unit, documents) that repeat an earlier one, among the hashes of one range."""
     hashes, places = [], []
     for order, (unit, _) in enumerate(units):

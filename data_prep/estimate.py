@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_prep.errors import SourceError
+from data_prep.feed import Feed
 from data_prep.job import BuildArguments, Job
 from data_prep.manifest import dtype_for
 from data_prep.segment import get_segmenter
 from data_prep.sources import find_input, get_source
-from data_prep.sources.base import MIB, Unit, group_into_units
+from data_prep.sources.base import MIB, Part, Unit, group_into_units
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import load_tokenizer
 from data_prep.unit import DOCUMENT, run_unit
@@ -71,11 +72,13 @@ def estimate(
         job = Job(folder, arguments, chosen.name, loaded.end_of_document_token)
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir()
-        parts = source.plan(files, arguments.options, job.work / "unpacked")
+        parts = source.plan(files, arguments.options)
         units = group_into_units(parts, SAMPLE_UNIT_BYTES)
-        total = sum(part.weight for unit in units for part in unit.parts)
-        sample = _sample(units, total)
-        run_unit(job, replace(sample[0], index=len(units)))  # loading code is not counted
+        total = sum(unit.weight for unit in units)
+        feed = Feed(job, (), 1)
+        chosen_units = _sample(units, total)
+        sample = [feed.first_piece(unit) if unit.streamed else unit for unit in chosen_units]
+        run_unit(job, Unit(len(units), _kept(sample[0].parts)))  # loading code is not counted
         sizes, counters = Counter[str](), Counter[str]()
         start = time.process_time()
         for unit in sample:
@@ -86,7 +89,7 @@ def estimate(
         seconds = time.process_time() - start
     if not sizes["documents"]:
         raise SourceError("the sample of the input holds no document that can be used")
-    fraction = sum(part.weight for unit in sample for part in unit.parts) / max(total, 1)
+    fraction = sum(unit.weight for unit in sample) / max(total, 1)
     itemsize = 2 if dtype_for(loaded.vocab_size) == "uint16" else 4
     disk = itemsize * sizes["tokens"] + 8 * (sizes["sentences"] + sizes["documents"])
     work = itemsize * sizes["tokens"] + 4 * sizes["sentences"]
@@ -103,6 +106,11 @@ def estimate(
         engine=chosen.name,
         counters=dict(sorted(counters.items())),
     )
+
+
+def _kept(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts as files of the input, which are not removed when they are done."""
+    return tuple(replace(part, origin="") for part in parts)
 
 
 def _sample(units: Sequence[Unit], total: int) -> list[Unit]:

@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,8 +29,8 @@ from data_prep.manifest import SPLITS
 from data_prep.normalise import CleanBatch, normalise
 from data_prep.segment import get_segmenter
 from data_prep.sources import get_source
-from data_prep.sources.base import Unit
-from data_prep.sources.ranges import cut_long_documents
+from data_prep.sources.base import Part, Unit
+from data_prep.sources.long_documents import cut_long_documents
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import load_tokenizer
 
@@ -37,19 +39,19 @@ DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u
 STREAMS = ("tokens", "sentences", "documents")
 
 
-def unit_file(job: Job, index: int, split: str, stream: str) -> Path:
+def unit_file(job: Job, key: str, split: str, stream: str) -> Path:
     """Where one stream of a unit lies: raw little-endian values, no header."""
-    return job.work / "units" / f"{index:06d}.{split}.{stream}"
+    return job.work / "units" / f"{key}.{split}.{stream}"
 
 
-def done_file(job: Job, index: int) -> Path:
+def done_file(job: Job, key: str) -> Path:
     """The record of a finished unit."""
-    return job.work / "units" / f"{index:06d}.done"
+    return job.work / "units" / f"{key}.done"
 
 
-def quarantine_file(job: Job, index: int) -> Path:
+def quarantine_file(job: Job, key: str) -> Path:
     """The records that a unit left out, a JSON object a line; absent when there are none."""
-    return job.work / "units" / f"{index:06d}.quarantine"
+    return job.work / "units" / f"{key}.quarantine"
 
 
 @lru_cache(maxsize=1)
@@ -63,36 +65,50 @@ def _encoder(job: Job) -> Encoder:
 
 def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
     """Do a unit, or find it done. Returns its record: counters, sizes by split."""
-    done = done_file(job, unit.index)
+    done = done_file(job, unit.key)
     if done.exists():
         return json.loads(done.read_text(encoding="utf-8"))
     hold_as_worker(job.work)
     encoder = _encoder(job)
-    source = get_source(job.arguments.source)
     recorder = Recorder()
-    writer = _UnitWriter(job, unit.index, encoder.dtype)
+    for fault in unit.faults:
+        recorder.drop(*fault)
+    writer = _UnitWriter(job, unit.key, encoder.dtype)
     forced = encoder.num_forced
+    parts = unit.parts
     try:
-        for part in unit.parts:
-            for batch in source.read(part, job.arguments.options, recorder):
-                for piece in cut_long_documents(batch, recorder):
-                    _run_batch(job, encoder, piece, recorder, writer)
+        for batch in _batches(job, parts, recorder):
+            _run_batch(job, encoder, batch, recorder, writer)
         sizes = writer.close()
     except BaseException:
         writer.abort()
         raise
     recorder.count("long_words_cut", encoder.num_forced - forced)
     record = {
-        "index": unit.index,
+        "key": unit.key,
         "counters": dict(sorted(recorder.counters.items())),
         "sizes": sizes,
-        "input_bytes": sum(part.weight for part in unit.parts),
+        "input_bytes": unit.weight,
     }
     if recorder.quarantine:
         lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in recorder.quarantine]
-        write_atomically(quarantine_file(job, unit.index), "".join(lines).encode(errors="replace"))
+        write_atomically(quarantine_file(job, unit.key), "".join(lines).encode(errors="replace"))
     write_atomically(done, json.dumps(record).encode())
+    for part in parts:
+        if part.origin:  # a piece that was put into a file of its own
+            Path(part.path).unlink(missing_ok=True)
     return record
+
+
+def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[RawBatch]:
+    """The documents of the parts, none too long, under the names of the input's own files."""
+    source = get_source(job.arguments.source)
+    for part in parts:
+        found = recorder.renamed(part.path, part.origin, part.base) if part.origin else recorder
+        for batch in source.read(part, job.arguments.options, found):
+            if part.origin:
+                batch = replace(batch, file=part.origin, places=batch.places + part.base)
+            yield from cut_long_documents(batch, recorder)
 
 
 def _run_batch(
@@ -182,14 +198,14 @@ def _is_held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
 class _UnitWriter:
     """The streams of a unit, each under a temporary name until close."""
 
-    def __init__(self, job: Job, index: int, dtype: np.dtype):
-        self._job, self._index = job, index
+    def __init__(self, job: Job, key: str, dtype: np.dtype):
+        self._job, self._key = job, key
         self._dtype = dtype.newbyteorder("<")
         self._files: dict[tuple[str, str], BinaryIO] = {}
         self._sizes: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
 
     def _temporary(self, split: str, stream: str) -> Path:
-        path = unit_file(self._job, self._index, split, stream)
+        path = unit_file(self._job, self._key, split, stream)
         return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
     def write(self, split: str, batch: TokenBatch, hashes: np.ndarray) -> None:
@@ -214,7 +230,7 @@ class _UnitWriter:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            path = unit_file(self._job, self._index, split, stream)
+            path = unit_file(self._job, self._key, split, stream)
             os.replace(self._temporary(split, stream), path)
         return {split: dict(sizes) for split, sizes in self._sizes.items() if sizes}
 

@@ -13,9 +13,12 @@ Function = Callable[..., Any]
 class Runner(Protocol):
     """Runs a function on many tasks. Tasks and results must be picklable.
 
+    width: how many it runs at a time. Tasks are taken one by one, when there is room for them.
     ``run`` yields results as they are finished, in any order; it raises what a task raised. Once
     ``stop.requested``, it starts no further task, finishes those in hand, and ends early.
     """
+
+    width: int
 
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Call ``function(*task)`` for each task."""

@@ -13,7 +13,7 @@ from typing import Any
 from data_prep.errors import UsageError
 from data_prep.run import Function, Runner
 from data_prep.run.serial import SerialRunner
-from data_prep.run.window import run_window
+from data_prep.run.window import Waiting, run_window
 
 try:
     from mpi4py import MPI
@@ -28,12 +28,11 @@ class MpiRunner:
     """See ``data_prep.run.Runner``."""
 
     def __init__(self, executor: Any, width: int):
-        self._executor, self._width = executor, width
+        self._executor, self.width = executor, width
 
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """See Runner.run."""
-        waiting = list(reversed(list(tasks)))
-        yield from run_window(self._executor, self._width, function, waiting, {})
+        yield from run_window(self._executor, self.width, function, Waiting(tasks), {})
 
     def close(self) -> None:
         """The executor closes with its context."""

@@ -17,7 +17,7 @@ from typing import Any
 from data_prep.errors import DataPrepError
 from data_prep.run import Function
 from data_prep.run.stop import STOP
-from data_prep.run.window import run_window
+from data_prep.run.window import Waiting, run_window
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_LOSSES = 3  # worker pools lost without a finished task in between
@@ -45,27 +45,25 @@ class ProcessesRunner:
     """See ``data_prep.run.Runner``."""
 
     def __init__(self, workers: int):
-        self._workers = workers
+        self.width = workers
         self._pool: ProcessPoolExecutor | None = None
 
     def _executor(self) -> ProcessPoolExecutor:
         if self._pool is None:
             # spawn: no lock of a thread (Arrow, Rust) is copied in a locked state
             self._pool = ProcessPoolExecutor(
-                self._workers, get_context("spawn"), _start_worker, (os.getpid(),)
+                self.width, get_context("spawn"), _start_worker, (os.getpid(),)
             )
         return self._pool
 
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """See Runner.run."""
-        waiting = list(reversed(list(tasks)))
+        waiting = Waiting(tasks)
         losses = 0
-        while waiting and not STOP.requested:
+        while not (waiting.ended or STOP.requested):
             running: dict[Future[Any], tuple[Any, ...]] = {}
             try:
-                for result in run_window(
-                    self._executor(), self._workers, function, waiting, running
-                ):
+                for result in run_window(self._executor(), self.width, function, waiting, running):
                     losses = 0
                     yield result
             except BrokenProcessPool:
@@ -76,7 +74,7 @@ class ProcessesRunner:
                         f"worker processes were killed {losses} times in a row (out of memory?);"
                         " run the same command with fewer --workers, it goes on from here"
                     ) from None
-                waiting.extend(reversed(list(running.values())))
+                waiting.put_back(running.values())
 
     def close(self) -> None:
         """See Runner.close."""

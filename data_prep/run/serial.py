@@ -12,6 +12,8 @@ from data_prep.run.stop import STOP
 class SerialRunner:
     """See ``data_prep.run.Runner``."""
 
+    width = 1
+
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """See Runner.run."""
         for task in tasks:

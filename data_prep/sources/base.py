@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from data_prep.batch import RawBatch, Recorder
@@ -41,21 +42,81 @@ class Part:
     """A piece of the input that is read in one go.
 
     start, stop: bytes of the file, row groups, or members, as the source defines; stop None means
-    the end. weight: about how many bytes of text it holds, for cutting units.
+    the end. weight: about how many bytes of text it holds, for cutting units. streamed: a large
+    file without random access, which the source can cut into ``pieces`` while it is read. origin,
+    base: of a piece that was put into a file of its own, the input file and the offset there.
     """
 
     path: str
     weight: int
     start: int = 0
     stop: int | None = None
+    streamed: bool = False
+    origin: str = ""
+    base: int = 0
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Parts that one worker reads; the same for any number of workers."""
+class Spooled:
+    """A file to be written for a piece: its name, its bytes, and where they stand in the input."""
 
-    index: int
-    parts: tuple[Part, ...]
+    name: str
+    data: bytes
+    weight: int
+    origin: str
+    base: int = 0
+
+
+# a record that is left out: reason, file, offset, detail
+Fault = tuple[str, str, int, str]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a streamed part: files to read, faults to record. place: where it ends."""
+
+    files: tuple[Spooled, ...]
+    place: int
+    faults: tuple[Fault, ...] = ()
+
+
+PACK_FROM = 16  # parts
+
+
+class Unit:
+    """Parts that one worker reads; the same for any number of workers.
+
+    piece: the number of the piece, when the unit is one of a streamed part. Many parts (files of a
+    folder) are kept compressed: a corpus may be millions of small files.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        parts: tuple[Part, ...],
+        piece: int | None = None,
+        faults: tuple[Fault, ...] = (),
+    ):
+        self.index, self.piece, self.faults = index, piece, faults
+        self.weight = sum(part.weight for part in parts)
+        self.streamed = any(part.streamed for part in parts)
+        self._parts: tuple[Part, ...] | bytes = parts
+        if len(parts) >= PACK_FROM:
+            self._parts = zlib.compress(pickle.dumps(parts), 1)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, in order."""
+        return self._parts if isinstance(self._parts, tuple) else self._unpacked(self._parts)
+
+    @staticmethod
+    def _unpacked(packed: bytes) -> tuple[Part, ...]:
+        return pickle.loads(zlib.decompress(packed))
+
+    @property
+    def key(self) -> str:
+        """Its name in the work folder; sorted names are in the order of the input."""
+        return f"{self.index:07d}" if self.piece is None else f"{self.index:07d}-{self.piece:07d}"
 
 
 class Source(Protocol):
@@ -65,17 +126,20 @@ class Source(Protocol):
     summary: str  # one line for ``python -m data_prep sources``
     suffixes: tuple[str, ...]  # of the files taken from a folder; () for all
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
-        """Cut the input into parts, in order, without reading more than it must.
-
-        scratch: a folder for what has to be unpacked first; it need not exist.
-        """
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+        """Cut the input into parts, in order, without reading more than it must."""
         ...
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """Read the documents of a part, in batches of a few MiB, in order."""
+        ...
+
+
+class StreamedSource(Source, Protocol):
+    """A source that has streamed parts."""
+
+    def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
+        """Cut a streamed part; depends on the part alone. Raises BrokenStreamError at damage."""
         ...
 
 
@@ -85,7 +149,8 @@ def group_into_units(parts: Iterable[Part], unit_bytes: int) -> list[Unit]:
     held: list[Part] = []
     weight = 0
     for part in parts:
-        if held and weight + part.weight > unit_bytes:
+        alone = part.streamed or (held and held[-1].streamed)
+        if held and (alone or weight + part.weight > unit_bytes):
             units.append(Unit(len(units), tuple(held)))
             held, weight = [], 0
         held.append(part)

@@ -7,8 +7,7 @@ are streamed; a part is one of the dataset's own shards.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from data_prep.batch import RawBatch, Recorder
@@ -28,9 +27,7 @@ class HuggingFaceSource:
     suffixes = ()
     takes_names = True  # the input is handed to plan as it was given
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a shard of the dataset. Raises UsageError when it cannot be opened."""
         for file in files:
             rows = _open(file.path, options)

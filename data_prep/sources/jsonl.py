@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.long_documents import cut_while_reading
+from data_prep.sources.long_lines import LONG_LINE, LongLine
 from data_prep.sources.ranges import (
     BATCH_BYTES,
-    RANGE_BYTES,
-    chunks,
+    is_readable,
     last_line_end,
-    open_range,
+    range_parts,
+    read_records,
+    stream_pieces,
 )
-from data_prep.sources.streams import (
-    COMPRESSED,
-    BrokenStreamError,
-    compression_of,
-    open_stream,
-    text_weight,
-)
-from data_prep.sources.text import is_utf16
+from data_prep.sources.streams import COMPRESSED
+
+UTF8_MARK = b"\xef\xbb\xbf"
+_ARRAY = "an array, not an object a line; convert it: jq -c '.[]' FILE"
 
 
 class JsonLinesSource:
@@ -32,43 +30,23 @@ class JsonLinesSource:
     summary = "JSON lines, plain or .gz .xz .zst; a document is --text-field of a line"
     suffixes = tuple(s + c for s in (".jsonl", ".json", ".ndjson") for c in ("", *COMPRESSED))
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a compressed file, or a byte range of a plain one."""
         for file in files:
-            if file.num_bytes <= RANGE_BYTES or compression_of(file.path) is not None:
-                yield Part(file.path, text_weight(file.path, file.num_bytes))
-                continue
-            for start in range(0, file.num_bytes, RANGE_BYTES):
-                stop = start + RANGE_BYTES if start + RANGE_BYTES < file.num_bytes else None
-                yield Part(file.path, RANGE_BYTES, start, stop)
+            yield from range_parts(file)
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if Path(part.path).stat().st_size == 0:
-            recorder.drop("empty_file", part.path, 0)
-            return
-        if is_utf16(part.path):
-            detail = "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"
-            recorder.drop("utf16_file", part.path, 0, detail)
-            return
-        if compression_of(part.path) is None:
-            opened = open_range(part.path, part.start, part.stop, (b"\n",))
-            if opened is None:
-                return
-            stream, offset = opened
-        else:
-            stream, offset = open_stream(part.path), 0
-        seen = offset
-        try:
-            for at, data, _ in chunks(stream, offset, last_line_end):
-                seen = at + len(data)
-                yield from _documents(data, at, part.path, options.text_field, recorder)
-        except BrokenStreamError as error:
-            recorder.drop(error.reason, part.path, seen, error.detail)
-        finally:
-            stream.close()
+
+        def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
+            return _documents(data, offset, part.path, options.text_field, recorder)
+
+        if is_readable(part.path, recorder):
+            yield from read_records(part, (b"\n",), last_line_end, documents, recorder)
+
+    def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
+        """See Source.pieces."""
+        return stream_pieces(part.path, last_line_end)
 
 
 def _documents(
@@ -76,43 +54,67 @@ def _documents(
 ) -> Iterator[RawBatch]:
     documents: list[bytes] = []
     places: list[int] = []
-    size = 0
-    start, view = 0, memoryview(data)
+    size = start = 0
     while start < len(data):
         end = data.find(b"\n", start)
         end = end if end >= 0 else len(data)
-        text = _text_of(view[start:end], offset + start, path, field, recorder)
-        if text is not None:
-            documents.append(text)
-            places.append(offset + start)
-            size += len(text)
-        start = end + 1
-        if size > BATCH_BYTES:
+        place = offset + start
+        if place == 0 and data.startswith(UTF8_MARK):
+            start = len(UTF8_MARK)
+        is_long = end - start > LONG_LINE
+        if documents and (is_long or size > BATCH_BYTES):
             yield RawBatch.join(documents, path, places)
             documents, places, size = [], [], 0
+        if is_long:
+            yield from _long_document(data, start, end, place, path, field, recorder)
+        elif (text := _text_of(data[start:end], place, path, field, recorder)) is not None:
+            documents.append(encode_text(text))
+            places.append(place)
+            size += len(documents[-1])
+        start = end + 1
     if documents:
         yield RawBatch.join(documents, path, places)
 
 
-def _text_of(
-    line: memoryview, offset: int, path: str, field: str, recorder: Recorder
-) -> bytes | None:
-    """The text of one line as UTF-8, or None when the line is blank or dropped."""
+def _long_document(
+    data: bytes, start: int, end: int, place: int, path: str, field: str, recorder: Recorder
+) -> Iterator[RawBatch]:
+    """The text of a long line, cut into documents while it is decoded."""
+    line = LongLine(data, start, end)
+    if line.rest is None:
+        detail = _ARRAY if data[start : start + 1] == b"[" else "beside the strings in it"
+        recorder.drop("record_too_large", path, place, detail)
+        return
+    text = _text_of(line.rest, place, path, field, recorder)
+    if text is None:
+        return
+    pieces = line.pieces(text)
+    if pieces is None:
+        yield RawBatch.join([encode_text(text)], path, [place])
+        return
+    try:
+        for _ in pieces:
+            pass  # all of it is valid, or none of it is taken
+    except ValueError as error:
+        recorder.drop("bad_json", path, place, str(error))
+        return
+    whole = (encode_text(piece) for piece in line.pieces(text) or ())
+    for _, document in cut_while_reading(whole, recorder):
+        yield RawBatch.join([document], path, [place])
+
+
+def _text_of(line: bytes, offset: int, path: str, field: str, recorder: Recorder) -> str | None:
+    """The text of one line, or None when the line is blank or dropped."""
     # bytes that are not UTF-8 pass through JSON as lone surrogates, for the cleaning to count
     decoded = str(line, "utf-8", "surrogateescape")
-    if offset == 0:
-        decoded = decoded.removeprefix("\ufeff")
     if not decoded or decoded.isspace():
         return None
     try:
         record = json.loads(decoded)
     except (ValueError, RecursionError) as error:
-        detail = str(error)
-        if offset == 0 and decoded.lstrip()[:1] == "[":
-            detail = "an array, not an object a line; convert it: jq -c '.[]' FILE"
+        detail = _ARRAY if offset == 0 and decoded.lstrip()[:1] == "[" else str(error)
         recorder.drop("bad_json", path, offset, detail)
         return None
-    del decoded  # it may be large
     if not isinstance(record, dict):
         recorder.drop("not_a_json_object", path, offset, f"a {type(record).__name__}")
         return None
@@ -122,7 +124,7 @@ def _text_of(
         reason = "missing_text_field" if text is None else "text_field_is_not_a_string"
         recorder.drop(reason, path, offset, f"field {field!r}; the line has: {known}")
         return None
-    return encode_text(text)
+    return text
 
 
 def encode_text(text: str) -> bytes:

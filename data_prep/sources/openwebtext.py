@@ -3,7 +3,7 @@
 - ``openwebtext/urlsf_subsetNN-MM_data.xz``: tar archives inside xz, a .txt member a page
 - the same as plain .tar, or unpacked into folders of .txt files
 - the outer ``openwebtext.tar`` or ``openwebtext.tar.xz`` of all of them; the latter has no random
-  access, so its members are first unpacked into the work folder
+  access, so its members are handed out while it is unpacked, in its own order
 
 Blank lines inside a page are paragraphs, not documents.
 """
@@ -14,15 +14,14 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from pathlib import Path
 
 import numpy as np
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.files import write_atomically
 from data_prep.sources.archive import Member, read_members
-from data_prep.sources.base import InputFile, Part, SourceOptions
-from data_prep.sources.ranges import BATCH_BYTES, MAX_DOCUMENT_BYTES, RangeStream
+from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
+from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
+from data_prep.sources.ranges import BATCH_BYTES, PIECE_BYTES, RangeStream
 from data_prep.sources.streams import (
     RATIO,
     BrokenStreamError,
@@ -44,21 +43,22 @@ class OpenWebTextSource:
     summary = "the original release: tar in .xz, .tar, unpacked folders, or the outer .tar(.xz)"
     suffixes = (".xz", ".tar", ".txt")
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is an inner archive (by its place in an outer one), or files of a folder."""
         for loose, group in groupby(files, key=lambda file: file.path.endswith(".txt")):
-            if loose:
-                yield from _loose_parts(list(group))
-                continue
             for file in group:
-                yield from _archive_parts(file, scratch)
+                if loose:
+                    yield Part(file.path, file.num_bytes)
+                else:
+                    yield from _archive_parts(file)
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
         if part.path.endswith(".txt"):
             yield from read_whole(part, recorder)
+            return
+        if part.streamed:
+            yield from _read_outer(part, recorder)
             return
         if part.stop is None:
             stream = open_stream(part.path)
@@ -70,22 +70,59 @@ class OpenWebTextSource:
         finally:
             stream.close()
 
+    def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
+        """See Source.pieces: archives of a compressed outer one, together PIECE_BYTES of text."""
+        files: list[Spooled] = []
+        faults: list[Fault] = []
+        weight = place = 0
+        stream = open_stream(part.path)
+        try:
+            for member in read_members(stream, LONGEST_INNER):
+                place = member.offset + max(member.stop - member.start, 0)
+                if not member.name.endswith(OUTER_MEMBER):
+                    continue
+                origin = f"{part.path}/{member.name}"
+                if member.start < 0:
+                    faults.append(("member_too_large", origin, member.offset, ""))
+                    continue
+                name = f"{len(files):04d}{os.path.splitext(member.name)[1]}"
+                data = member.buffer[member.start : member.stop]
+                files.append(Spooled(name, data, len(data) * RATIO.get(name[-3:], 1), origin))
+                weight += files[-1].weight
+                if weight >= PIECE_BYTES:
+                    yield Piece(tuple(files), place, tuple(faults))
+                    files, faults, weight = [], [], 0
+        except BrokenStreamError:
+            yield Piece(tuple(files), place, tuple(faults))
+            raise
+        finally:
+            stream.close()
+        yield Piece(tuple(files), place, tuple(faults))
 
-def _loose_parts(files: Sequence[InputFile]) -> Iterator[Part]:
-    for file in files:
-        yield Part(file.path, file.num_bytes)
+
+def _read_outer(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
+    """A compressed outer archive, read in one go (for samples of it)."""
+    stream = open_stream(part.path)
+    try:
+        for member in read_members(stream, LONGEST_INNER):
+            if member.start >= 0 and member.name.endswith(OUTER_MEMBER):
+                data = member.buffer[member.start : member.stop]
+                inner = _inner_stream(RangeStream(io.BytesIO(data), 0, None))
+                yield from _pages(inner, part, recorder)
+    except BrokenStreamError as error:
+        recorder.drop(error.reason, part.path, 0, error.detail)
+    finally:
+        stream.close()
 
 
-def _archive_parts(file: InputFile, scratch: Path) -> Iterator[Part]:
+def _archive_parts(file: InputFile) -> Iterator[Part]:
     kind = compression_of(file.path)
     if not _is_outer(file.path):
         yield Part(file.path, file.num_bytes * RATIO.get(kind or "", 1))
     elif kind is None:
         yield from _inner_parts(file.path)
     else:
-        for path in unpack(file.path, scratch):
-            size = path.stat().st_size
-            yield Part(str(path), size * RATIO.get(path.suffix, 1))
+        yield Part(file.path, file.num_bytes * RATIO[".xz"], streamed=True)
 
 
 def _is_outer(path: str) -> bool:
@@ -113,28 +150,6 @@ def _inner_parts(path: str) -> Iterator[Part]:
     for name, offset, size in sorted(found):
         ratio = RATIO.get(os.path.splitext(name)[1], 1)
         yield Part(path, size * ratio, offset, offset + size)
-
-
-def unpack(path: str, scratch: Path) -> list[Path]:
-    """Unpack the archives of a compressed outer tar, or find them unpacked; sorted by name."""
-    done = scratch / f"{Path(path).name}.done"
-    folder = scratch / f"{Path(path).name}.members"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = open_stream(path)
-        try:
-            for member in read_members(stream, LONGEST_INNER):
-                _unpack_member(member, folder)
-        finally:
-            stream.close()
-        write_atomically(done, b"")
-    return sorted(p for p in folder.iterdir() if p.suffix in OUTER_MEMBER)
-
-
-def _unpack_member(member: Member, folder: Path) -> None:
-    target = folder / Path(member.name).name
-    if member.start >= 0 and member.name.endswith(OUTER_MEMBER) and not target.exists():
-        write_atomically(target, member.buffer[member.start : member.stop])
 
 
 def _inner_stream(outer: RangeStream) -> ByteStream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,7 @@ class ParquetSource:
     summary = "parquet files; a document is --text-field of a row"
     suffixes = (".parquet",)
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a row group. Raises UsageError when the column is not there or is no text."""
         for file in files:
             if file.num_bytes == 0:

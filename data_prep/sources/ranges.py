@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-
 from data_prep.batch import RawBatch, Recorder
-from data_prep.sources.streams import CHUNK, BrokenStreamError, ByteStream
+from data_prep.sources.base import InputFile, Part, Piece, Spooled
+from data_prep.sources.streams import (
+    CHUNK,
+    BrokenStreamError,
+    ByteStream,
+    compression_of,
+    open_stream,
+    text_weight,
+)
 
 RANGE_BYTES = 16 << 20  # a plain file is cut into ranges of this size
 BATCH_BYTES = 4 << 20
-# a document longer than this is cut into several, so that memory stays bounded
-MAX_DOCUMENT_BYTES = 8 << 20
+# a compressed file of about so much text is handed out in pieces while it is read
+STREAM_BYTES = 64 << 20
+PIECE_BYTES = 16 << 20
 # a line longer than this is not read whole (and so is not JSON)
-MAX_LINE_BYTES = 128 << 20
+MAX_LINE_BYTES = 64 << 20
 
 # the place right after the last (or, with find, the first) record end in some bytes, or 0
 EndFinder = Callable[[bytes], int]
+
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def last_line_end(data: bytes) -> int:
@@ -87,69 +97,99 @@ def open_range(path: str, start: int, stop: int | None, marks: tuple[bytes, ...]
 
 def chunks(
     stream: ByteStream, offset: int, find_end: EndFinder, size: int = BATCH_BYTES
-) -> Iterator[tuple[int, bytes, bool]]:
-    """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes, is last).
+) -> Iterator[tuple[int, bytes]]:
+    """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes).
 
     When the stream turns out to be broken, the whole records before come first, then the error.
     A record of more than MAX_LINE_BYTES is handed on in pieces that end anywhere.
     """
     held: list[bytes] = []
-    length = 0
+    length, wanted = 0, size
     while True:
         try:
             data = stream.read(CHUNK)
         except BrokenStreamError:
             joined = b"".join(held)
-            yield offset, joined[: find_end(joined)], False  # the whole records before the damage
+            yield offset, joined[: find_end(joined)]  # the whole records before the damage
             raise
         if not data:
             break
         held.append(data)
         length += len(data)
-        if length < size:
+        if length < wanted:
             continue
         joined = b"".join(held)
         held = [joined]
         end = find_end(joined)
         if end == 0 and length < MAX_LINE_BYTES:
-            size = max(size, 2 * length)  # look again when twice as much is there: linear time
+            # look again when twice as much is there: linear time
+            wanted = min(max(wanted, 2 * length), MAX_LINE_BYTES)
             continue
         end = end or length
         chunk, held = joined[:end], [joined[end:]]
         del joined  # it may be large, and the caller takes its time
-        yield offset, chunk, False
+        yield offset, chunk
         offset += end
         length -= end
-        size = BATCH_BYTES
-    yield offset, b"".join(held), True
+        wanted = size
+    yield offset, b"".join(held)
 
 
-def cut_long_documents(batch: RawBatch, recorder: Recorder) -> Iterator[RawBatch]:
-    """The batch itself, or, when it has documents that are too long, batches of their pieces."""
-    sizes = batch.ends - batch.starts
-    if not (sizes > MAX_DOCUMENT_BYTES).any():
-        yield batch
+def range_parts(file: InputFile) -> Iterator[Part]:
+    """Byte ranges of a plain file of records; a compressed one is a part, streamed when large."""
+    if compression_of(file.path) is not None:
+        weight = text_weight(file.path, file.num_bytes)
+        yield Part(file.path, weight, streamed=weight > STREAM_BYTES)
         return
-    for number, size in enumerate(sizes.tolist()):
-        first, stop = int(batch.starts[number]), int(batch.ends[number])
-        place = batch.places[number : number + 1]
-        if size > MAX_DOCUMENT_BYTES:
-            recorder.count("documents_cut_too_long")
-        while stop - first > MAX_DOCUMENT_BYTES:
-            window = batch.data[first : first + MAX_DOCUMENT_BYTES + 4].tobytes()
-            last = first + cut_point(window, MAX_DOCUMENT_BYTES)
-            yield RawBatch(batch.data, np.array([first]), np.array([last]), batch.file, place)
-            first = last
-        yield RawBatch(batch.data, np.array([first]), np.array([stop]), batch.file, place)
+    for start in range(0, max(file.num_bytes, 1), RANGE_BYTES):
+        stop = start + RANGE_BYTES if start + RANGE_BYTES < file.num_bytes else None
+        yield Part(file.path, min(RANGE_BYTES, file.num_bytes - start), start, stop)
 
 
-def cut_point(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> int:
-    """Where to cut too long a document: after a blank line, a line, a space, any character."""
-    for mark in (b"\n\n", b"\n", b" "):
-        place = data.rfind(mark, limit // 2, limit)
-        if place > 0:
-            return place + len(mark)
-    place = limit
-    while place > limit - 4 and data[place] & 0xC0 == 0x80:
-        place -= 1
-    return place
+def read_records(
+    part: Part,
+    marks: tuple[bytes, ...],
+    find_end: EndFinder,
+    documents: Callable[[bytes, int], Iterator[RawBatch]],
+    recorder: Recorder,
+) -> Iterator[RawBatch]:
+    """The documents of the records that begin in a part, made by ``documents`` (bytes, offset)."""
+    if compression_of(part.path) is None:
+        opened = open_range(part.path, part.start, part.stop, marks)
+        if opened is None:
+            return
+        stream, offset = opened
+    else:
+        stream, offset = open_stream(part.path), 0
+    seen = offset
+    try:
+        for at, data in chunks(stream, offset, find_end):
+            seen = at + len(data)
+            yield from documents(data, at)
+    except BrokenStreamError as error:
+        recorder.drop(error.reason, part.path, seen, error.detail)
+    finally:
+        stream.close()
+
+
+def stream_pieces(path: str, find_end: EndFinder) -> Iterator[Piece]:
+    """A compressed file of records as plain files of about PIECE_BYTES."""
+    name = Path(path).name.removesuffix(compression_of(path) or "")
+    stream = open_stream(path)
+    try:
+        for at, data in chunks(stream, 0, find_end, PIECE_BYTES):
+            if data:
+                yield Piece((Spooled(name, data, len(data), path, at),), at + len(data))
+    finally:
+        stream.close()
+
+
+def is_readable(path: str, recorder: Recorder) -> bool:
+    """Whether a text file is neither empty nor UTF-16; else it is recorded."""
+    with open(path, "rb") as file:
+        head = file.read(2)
+    if not head:
+        recorder.drop("empty_file", path, 0)
+    elif head in UTF16_MARKS:
+        recorder.drop("utf16_file", path, 0, "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
+    return bool(head) and head not in UTF16_MARKS

@@ -7,7 +7,7 @@ Empty elements (-NONE-) are left out; -LRB- and the like become brackets again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_prep.batch import RawBatch, Recorder
@@ -30,9 +30,7 @@ class TreebankSource:
     suffixes = tuple(s + c for s in (".mrg", ".ptb", ".trees", ".txt") for c in ("", *COMPRESSED))
     segmenter = "none"  # a tree is one sentence
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a file."""
         for file in files:
             yield Part(file.path, text_weight(file.path, file.num_bytes))

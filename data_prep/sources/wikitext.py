@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES, cut_point
 from data_prep.sources.ranges import RANGE_BYTES
 
 _TITLE = re.compile(rb"(?:\A|\n[ \t\r]*\n)[ \t\r\n]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)")
@@ -29,9 +30,7 @@ class WikiTextSource:
     summary = "WikiText .tokens or .raw; a document is an article (--detokenize undoes ' @-@ ')"
     suffixes = (".tokens", ".raw", ".txt")
 
-    def plan(
-        self, files: Sequence[InputFile], options: SourceOptions, scratch: Path
-    ) -> Iterable[Part]:
+    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a byte range; articles belong to the range that they begin in."""
         for file in files:
             for start in range(0, file.num_bytes, RANGE_BYTES):
@@ -47,6 +46,12 @@ class WikiTextSource:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             with data:
                 for start, stop in _articles(data, part):
+                    if stop - start > MAX_DOCUMENT_BYTES:
+                        recorder.count("documents_cut_too_long")
+                    while stop - start > MAX_DOCUMENT_BYTES:
+                        cut = start + cut_point(data[start : start + MAX_DOCUMENT_BYTES + 4])
+                        yield from _documents(data[start:cut], start, part.path, options)
+                        start = cut
                     yield from _documents(data[start:stop], start, part.path, options)
 
 
@@ -68,7 +73,7 @@ def _next_title(data: mmap.mmap, at: int) -> int:
     while match := _TITLE.search(data, place):
         if match.start("title") >= at:
             return match.start("title")
-        place = match.start("title")
+        place = match.start("title") + 1
     return len(data)
 
 

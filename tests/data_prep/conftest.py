@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from data_prep.__main__ import main
+from data_prep.batch import Recorder
+from data_prep.sources import find_input, get_source
+from data_prep.sources.base import SourceOptions
 from data_prep.tokenizer.train import train_tokenizer
 
 SAMPLE = (
@@ -62,3 +66,35 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return code, captured.out, captured.err
 
     return run_main
+
+
+@pytest.fixture(scope="session")
+def same_files() -> Callable[[Path, Path], bool]:
+    """Whether two folders hold the same files with the same bytes."""
+
+    def compare(one: Path, other: Path) -> bool:
+        names = sorted(p.relative_to(one).as_posix() for p in one.rglob("*") if p.is_file())
+        others = sorted(p.relative_to(other).as_posix() for p in other.rglob("*") if p.is_file())
+        return names == others and not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def read() -> Callable[..., tuple[list[str], Recorder]]:
+    """Read inputs as a source: (documents as it gives them, recorder)."""
+
+    def read_all(name: str, inputs: list[Path], **options: object) -> tuple[list[str], Recorder]:
+        source, recorder = get_source(name), Recorder()
+        values = SourceOptions(**options)
+        files = find_input(source, [str(path) for path in inputs])
+        documents = []
+        for part in source.plan(files, values):
+            for batch in source.read(part, values, recorder):
+                assert len(batch.places) == len(batch.starts) == len(batch.ends)
+                for start, end in zip(batch.starts.tolist(), batch.ends.tolist(), strict=True):
+                    text = batch.data[start:end].tobytes().decode("utf-8", "replace")
+                    documents.append(text)
+        return documents, recorder
+
+    return read_all

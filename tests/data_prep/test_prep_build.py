@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 import signal
@@ -10,23 +9,16 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from data_prep.build import BuildOptions, build
-from data_prep.encode import Encoder
 from data_prep.errors import DataPrepError
 from data_prep.inspect import document_texts
 from data_prep.job import BuildArguments
-from data_prep.segment import get_segmenter
 from data_prep.shard import open_dataset
 from data_prep.sources.base import SourceOptions
-from data_prep.tokenizer.engines import ReferenceEngine, get_engine
-from data_prep.tokenizer.load import load_tokenizer
 from data_prep.verify import verify
 
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.3, unit_bytes=700)
@@ -35,13 +27,6 @@ ARGUMENTS = BuildArguments(source="text", validation_fraction=0.3, unit_bytes=70
 def texts_of(dataset):
     """All documents of both splits, decoded."""
     return ["".join(s) for split in ("train", "validation") for s in document_texts(dataset, split)]
-
-
-def same_files(one: Path, other: Path) -> bool:
-    """Two folders hold the same files with the same bytes."""
-    names = sorted(p.relative_to(one).as_posix() for p in one.rglob("*") if p.is_file())
-    others = sorted(p.relative_to(other).as_posix() for p in other.rglob("*") if p.is_file())
-    return names == others and not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
 
 
 def test_text_comes_back(tmp_path, corpus, bpe_path):
@@ -70,7 +55,7 @@ def test_all_sources_give_the_same_tokens(tmp_path, corpus, bpe_path):
     assert one.manifest.fingerprint == two.manifest.fingerprint
 
 
-def test_workers_change_nothing(tmp_path, corpus, bpe_path):
+def test_workers_change_nothing(tmp_path, corpus, bpe_path, same_files):
     for workers in (1, 3):
         options = BuildOptions(workers=workers)
         build([str(corpus)], bpe_path, tmp_path / str(workers), ARGUMENTS, options)
@@ -103,7 +88,7 @@ def test_running_again_finds_it_complete(tmp_path, corpus, bpe_path):
     assert (tmp_path / "out" / "shard-00000.tokens.npy").stat().st_mtime_ns == stamp
 
 
-def test_a_failed_build_goes_on(tmp_path, corpus, bpe_path, monkeypatch):
+def test_a_failed_build_goes_on(tmp_path, corpus, bpe_path, monkeypatch, same_files):
     """An error after some units: the next run does the others only, with the same result."""
     from data_prep import build as module
     from data_prep.unit import run_unit
@@ -117,7 +102,7 @@ def test_a_failed_build_goes_on(tmp_path, corpus, bpe_path, monkeypatch):
         return run_unit(job, unit)
 
     def counting(job, unit):
-        calls.append((job.work / "units" / f"{unit.index:06d}.done").exists())
+        calls.append((job.work / "units" / f"{unit.key}.done").exists())
         return run_unit(job, unit)
 
     monkeypatch.setattr(module, "run_unit", failing)
@@ -148,7 +133,7 @@ def larger_corpus(tmp_path):
     return folder
 
 
-def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path):
+def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files):
     output = tmp_path / "out"
     process = subprocess.Popen(
         command(larger_corpus, bpe_path, output, 2), stderr=subprocess.PIPE, text=True
@@ -170,7 +155,7 @@ def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path):
     assert same_files(output, tmp_path / "whole")
 
 
-def test_files_of_killed_workers_go(tmp_path, corpus, bpe_path, monkeypatch):
+def test_files_of_killed_workers_go(tmp_path, corpus, bpe_path, monkeypatch, same_files):
     """A worker that was killed while it wrote a shard leaves a temporary file behind."""
     from data_prep import build as module
 
@@ -203,103 +188,6 @@ def test_two_builds_at_once(tmp_path, corpus, bpe_path, monkeypatch):
     monkeypatch.setattr(module, "run_unit", second)
     with pytest.raises(UsageError, match="another build is writing"):
         build([str(corpus)], bpe_path, tmp_path / "out", ARGUMENTS)
-
-
-TEXTS = st.lists(
-    st.one_of(
-        st.sampled_from(["Mr. ", "a", " ", "\n\n", "\n", ". ", "! ", "… ", "“Q.” ", "x" * 60]),
-        st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp")), max_size=6),
-    ),
-    max_size=25,
-).map(lambda parts: "".join(parts).removeprefix("\ufeff").strip(" \n\t"))  # fmt: skip
-
-
-@pytest.mark.parametrize("engine", ["tokenizers", "auto"])
-@settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(documents=st.lists(TEXTS.filter(bool), min_size=1, max_size=4), limit=st.integers(2, 9))
-def test_tokens_are_those_of_the_whole_text(bpe_path, engine, documents, limit):
-    """Sentences joined are the document's tokens; they decode to its text; none is too long."""
-    loaded = load_tokenizer(bpe_path)
-    encoder = Encoder(loaded, get_engine(engine, loaded), get_segmenter("fast"), limit)
-    tokens = _lay_out(encoder, documents)
-    reference = loaded.reference()
-    start = 0
-    for document, size in zip(documents, tokens.document_tokens.tolist(), strict=True):
-        ids = tokens.tokens[start : start + size].tolist()
-        assert ids == [*reference.encode(document).ids, loaded.end_of_document_id]
-        assert reference.decode(ids[:-1], skip_special_tokens=False) == document
-        start += size
-    assert tokens.sentence_lengths.max() <= limit
-    assert tokens.sentence_lengths.min() >= 1
-    assert tokens.sentence_lengths.sum() == len(tokens.tokens)
-    assert tokens.document_sentences.sum() == len(tokens.sentence_lengths)
-
-
-def _lay_out(encoder, documents):
-    data = np.frombuffer("".join(documents).encode(), np.uint8)
-    ends = np.cumsum([len(d.encode()) for d in documents])
-    return encoder.layout(encoder.encode(data, ends), np.ones(len(documents), np.bool_))
-
-
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(documents=st.lists(TEXTS.filter(bool), min_size=1, max_size=3))
-def test_wordpiece_tokens_are_those_of_the_whole_text(wordpiece_path, documents):
-    loaded = load_tokenizer(wordpiece_path)
-    encoder = Encoder(loaded, ReferenceEngine(loaded), get_segmenter("fast"), 256)
-    tokens = _lay_out(encoder, documents)
-    reference, start = loaded.reference(), 0
-    for document, size in zip(documents, tokens.document_tokens.tolist(), strict=True):
-        expected = reference.encode(document, add_special_tokens=False).ids
-        assert tokens.tokens[start : start + size].tolist() == expected + [3] * bool(expected)
-        start += size
-
-
-def test_other_tokenizers_use_offsets(tmp_path):
-    """A tokenizer that marks words with a prefix: sentences are cut by the offsets."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = ["[UNK]", "</s>", "▁One", "▁two", ".", "▁É", "▁Three"]
-    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, "[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()]
-    )
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    loaded = load_tokenizer(tmp_path)
-    encoder = Encoder(loaded, ReferenceEngine(loaded), get_segmenter("fast"), 256)
-    tokens = _lay_out(encoder, ["One two. Three É two.", "É. One"])
-    assert loaded.kind == "other"
-    expected = loaded.reference().encode("One two. Three É two.").ids
-    assert tokens.tokens.tolist()[: len(expected)] == expected
-    assert tokens.document_sentences.tolist() == [3, 3]
-
-
-def test_long_sentences_are_cut_at_words(bpe_path):
-    loaded = load_tokenizer(bpe_path)
-    encoder = Encoder(loaded, ReferenceEngine(loaded), get_segmenter("fast"), 8)
-    tokens = _lay_out(encoder, ["went " * 30 + "z" * 40])
-    ends = np.cumsum(tokens.sentence_lengths)
-    pieces = [loaded.reference().decode(p.tolist()) for p in np.split(tokens.tokens, ends[:-1])]
-    assert all(p.startswith(" ") for p in pieces[1:5])
-    assert tokens.num_cut >= 4
-    assert tokens.num_cut_words >= 4
-
-
-def test_long_documents_are_encoded_in_pieces(bpe_path, monkeypatch):
-    from data_prep import encode as module
-
-    monkeypatch.setattr(module, "PIECE_BYTES", 50)
-    loaded = load_tokenizer(bpe_path)
-    encoder = Encoder(loaded, ReferenceEngine(loaded), get_segmenter("fast"), 256)
-    document = "Dr. Smith went to Washington,  and\n\nstayed. " * 30 + "end"
-    tokens = _lay_out(encoder, [document])
-    assert tokens.tokens.tolist()[:-1] == loaded.reference().encode(document).ids
-    assert encoder.num_forced == 0
-    _lay_out(encoder, ["日" * 200])
-    assert encoder.num_forced > 0
 
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]

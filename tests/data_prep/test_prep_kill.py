@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import random
 import shutil
@@ -60,12 +59,6 @@ def undisturbed(text, bpe_path, tmp_path_factory):
     return output
 
 
-def same_files(one: Path, other: Path) -> bool:
-    names = sorted(p.relative_to(one).as_posix() for p in one.rglob("*") if p.is_file())
-    others = sorted(p.relative_to(other).as_posix() for p in other.rglob("*") if p.is_file())
-    return names == others and not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
-
-
 def kill(process: subprocess.Popen, whom: str, rng: random.Random) -> None:
     """SIGKILL the parent, one of its workers, or all of them."""
     children = psutil.Process(process.pid).children(recursive=True)
@@ -99,7 +92,7 @@ def run_with_kills(arguments, output, whoms, rng):
     subprocess.run(arguments, check=True, capture_output=True)
 
 
-def test_killed_parent_and_worker(text, bpe_path, undisturbed, tmp_path):
+def test_killed_parent_and_worker(text, bpe_path, undisturbed, tmp_path, same_files):
     """The short form: a worker, the parent, all; with two workers."""
     output = tmp_path / "out"
     arguments = command(text, bpe_path, output, 2)
@@ -109,7 +102,7 @@ def test_killed_parent_and_worker(text, bpe_path, undisturbed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_killed_twenty_times(text, bpe_path, undisturbed, tmp_path, workers):
+def test_killed_twenty_times(text, bpe_path, undisturbed, tmp_path, workers, same_files):
     rng = random.Random(workers)
     output = tmp_path / "out"
     whoms = [rng.choice(["worker", "parent", "all"]) for _ in range(20)]
@@ -133,7 +126,7 @@ def test_workers_end_with_their_parent(text, bpe_path, tmp_path):
     assert not alive
 
 
-def test_mpi_gives_the_same(text, bpe_path, undisturbed, tmp_path):
+def test_mpi_gives_the_same(text, bpe_path, undisturbed, tmp_path, same_files):
     pytest.importorskip("mpi4py")
     mpirun = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.executable).parent))
     if mpirun is None:

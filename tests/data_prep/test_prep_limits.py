@@ -51,7 +51,7 @@ def test_full_disk(tmp_path, bpe_path, small_disk, monkeypatch):
     text = "\n\n".join("".join(rng.choices("abcdefgh .", k=200)) for _ in range(6000))
     (tmp_path / "x.txt").write_text(text)
     arguments = replace(ARGUMENTS, options=SourceOptions(split_blank_lines=True), unit_bytes=40_000)
-    monkeypatch.setattr("data_prep.sources.text.RANGE_BYTES", 40_000)
+    monkeypatch.setattr("data_prep.sources.ranges.RANGE_BYTES", 40_000)
     inputs, output = [str(tmp_path / "x.txt")], small_disk / "out"
     with pytest.raises(DataPrepError, match=r"no space left for .* run the same command again"):
         build(inputs, bpe_path, output, arguments)

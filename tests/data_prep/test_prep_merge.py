@@ -100,11 +100,11 @@ def test_duplicates_do_not_depend_on_the_passes(tmp_path):
     for unit in range(4):
         table = np.zeros(200, DOCUMENT)
         table["hash"] = rng.integers(0, 12, (200, 2))
-        table.tofile(job.work / "units" / f"{unit:06d}.train.documents")
-        records.append({"index": unit, "sizes": {"train": {"documents": 200}}})
+        table.tofile(job.work / "units" / f"{unit:07d}.train.documents")
+        records.append({"key": f"{unit:07d}", "sizes": {"train": {"documents": 200}}})
         for number, pair in enumerate(map(tuple, table["hash"].tolist())):
             if pair in seen:
-                expected.setdefault(unit, []).append(number)
+                expected.setdefault(f"{unit:07d}", []).append(number)
             seen.add(pair)
     for documents_in_a_pass in (10_000, 300, 50):
         found = find_duplicates(job, records, documents_in_a_pass)
