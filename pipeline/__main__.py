@@ -1,12 +1,13 @@
-"""`python -m pipeline TASK ...`: the trainer's tasks by name."""
+"""`python -m pipeline TASK ...`: the trainer's tasks by name, and the report of their results."""
 
 import sys
 from collections.abc import Sequence
 
+from pipeline import report
 from pipeline.errors import EXIT_USAGE
-from pipeline.tasks import pretrain
+from pipeline.tasks import finetune, pretrain
 
-TASKS = {"pretrain": pretrain.main}
+TASKS = {"pretrain": pretrain.main, "finetune": finetune.main, "report": report.main}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,0 +1,109 @@
+"""What runs have left: results.json of evaluations, metrics.jsonl and samples.jsonl of training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.metrics_file import FILE_NAME, read_metrics
+
+RESULTS, SAMPLES, PREDICTIONS = "results.json", "samples.jsonl", "predictions.jsonl"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One results.json."""
+
+    folder: Path
+    values: dict[str, Any]
+
+    @property
+    def task(self) -> str:
+        """E.g. glue/cola, syntactic_generalization."""
+        return str(self.values.get("task", ""))
+
+
+@dataclass(frozen=True)
+class Training:
+    """One metrics.jsonl."""
+
+    folder: Path
+    metrics: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return label(self.folder)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All that was found below the given folders."""
+
+    results: list[Result]
+    trainings: list[Training]
+
+
+def collect(folders: Sequence[str]) -> Collected:
+    """Looks for results and metrics in the folders and below them.
+
+    Raises:
+        ConfigError: a folder is missing, or nothing at all was found.
+        DataError: a results.json is damaged.
+    """
+    results: dict[Path, Result] = {}
+    trainings: dict[Path, Training] = {}
+    for name in folders:
+        folder = Path(name)
+        if not folder.is_dir():
+            raise ConfigError(f"report: {folder}: no such folder; give folders of runs")
+        for file in sorted(folder.rglob(RESULTS)):
+            # A fine-tuning's seeds are summed up one folder above.
+            seed = file.parent.name.startswith("seed-")
+            if not (seed and (file.parent.parent / RESULTS).is_file()):
+                results[file.resolve()] = Result(file.parent, _read(file))
+        for file in sorted(folder.rglob(FILE_NAME)):
+            metrics = read_metrics(file)
+            if metrics:
+                trainings[file.resolve()] = Training(file.parent, metrics)
+    if not results and not trainings:
+        raise ConfigError(f"report: no {RESULTS} and no {FILE_NAME} in {', '.join(folders)}")
+    return Collected(list(results.values()), list(trainings.values()))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        raise DataError(f"{file}: is no JSON object; run the evaluation again")
+    return values
+
+
+def read_lines(file: Path, count: int | None = None) -> list[dict[str, Any]]:
+    """The first `count` JSON lines of a file, or all; none when it is missing or damaged."""
+    if not file.is_file():
+        return []
+    found = []
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if len(found) == count:
+                break
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                break
+    return found
+
+
+def label(path: str | Path) -> str:
+    """A short name of a model or run from its path: without "runs", "exported" and the like."""
+    dull = ("exported", "checkpoints", "runs", ".", "..", "/")
+    parts = [p for p in Path(path).parts if p not in dull and not p.startswith("step-")]
+    return (
+        "/".join(parts[-2:] if parts and parts[-1].startswith("seed-") else parts[-1:]) or "model"
+    )

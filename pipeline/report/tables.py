@@ -1,0 +1,212 @@
+"""The paper's tables from results: rows are models, a cell is a mean with its deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from pipeline.report.collect import Result, Training, label
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure; the deviation is 0 for a single value."""
+
+    mean: float
+    deviation: float = 0.0
+    count: int = 1
+
+    def __str__(self) -> str:
+        whole = abs(self.mean) >= 1000 or (self.mean > 100 and self.mean == round(self.mean))
+        text = f"{self.mean:,.0f}" if whole else f"{self.mean:.2f}"
+        return f"{text} ± {self.deviation:.2f}" if self.count > 1 else text
+
+
+@dataclass
+class Table:
+    """One table of the paper."""
+
+    key: str
+    title: str
+    columns: list[str]
+    note: str = ""
+    rows: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    quoted: set[str] = field(default_factory=set)
+    """Rows that are not measured here."""
+    sources: list[str] = field(default_factory=list)
+    """Where the quoted rows come from."""
+
+    def put(self, row: str, column: str, cell: Cell | None) -> None:
+        """Sets a cell; a column that is new is added."""
+        if cell is None:
+            return
+        if column not in self.columns:
+            self.columns.append(column)
+        self.rows.setdefault(row, {})[column] = cell
+
+
+_GLUE = {
+    "sst2": {"accuracy": "SST-2"},
+    "cola": {"matthews": "CoLA"},
+    "mrpc": {"f1": "MRPC"},
+    "qqp": {"f1": "QQP"},
+    "qnli": {"accuracy": "QNLI"},
+    "rte": {"accuracy": "RTE"},
+    "mnli": {"accuracy/matched": "MNLI-m", "accuracy/mismatched": "MNLI-mm"},
+}
+_SUMMARIES = {"xsum": "XSum", "cnn_dailymail": "CNN/DM", "gigaword": "Gigaword"}
+_ROUGE = {"ROUGE-1": "R-1", "ROUGE-2": "R-2", "ROUGE-L": "R-L"}
+_AVERAGE = "average"
+
+
+def make_tables(results: Sequence[Result], trainings: Sequence[Training]) -> list[Table]:
+    """The tables for which there are results."""
+    makers = (_glue, _summarization, _induction, _syntactic, _perplexity)
+    tables = [make(results) for make in makers]
+    return [table for table in [*tables, _training(trainings)] if table.rows]
+
+
+def add_quoted(tables: Sequence[Table], quoted: Iterable[dict[str, Any]]) -> None:
+    """Adds rows of numbers from elsewhere to the tables that are there."""
+    by_key = {table.key: table for table in tables}
+    for entry in quoted:
+        table = by_key.get(entry["table"])
+        if table is None:
+            continue
+        for column, value in entry["cells"].items():
+            table.put(entry["row"], column, Cell(float(value)))
+        table.quoted.add(entry["row"])
+        source = f"{entry['row']}: {entry['source']}"
+        if source not in table.sources:
+            table.sources.append(source)
+
+
+def _cell(score: dict[str, Any]) -> Cell:
+    return Cell(score["mean"], score["deviation"], len(score["values"]))
+
+
+def _of(results: Sequence[Result], task: str) -> Iterator[tuple[Result, str]]:
+    """The results of a task, each with what comes after "task/"."""
+    for result in results:
+        name, _, rest = result.task.partition("/")
+        if name == task:
+            yield result, rest
+
+
+def _row(result: Result) -> str:
+    """The model's name, with what is not the protocol's own setting."""
+    options = result.values.get("options", {})
+    section = next(
+        (options[k] for k in ("summarization", "grammar_induction") if options.get(k)), {}
+    )
+    unsynced = section.get("sync", options.get("sync", True)) is False
+    model = result.values.get("model") or {}
+    name = label(model["path"]) if "path" in model else label(result.folder)
+    return name + (" (w/o sync)" if unsynced else "")
+
+
+def _glue(results: Sequence[Result]) -> Table:
+    columns = [name for own in _GLUE.values() for name in own.values()]
+    table = Table(
+        "glue",
+        "Language understanding: GLUE, development sets",
+        [*columns, _AVERAGE],
+        "Matthews correlation for CoLA, F1 for MRPC and QQP, accuracy elsewhere, in percent; mean "
+        "± deviation over seeds. The average is that of all eight columns.",
+    )
+    for result, task in _of(results, "glue"):
+        for score, column in _GLUE.get(task, {}).items():
+            table.put(_row(result), column, _cell(result.values["scores"][score]))
+    for cells in table.rows.values():
+        if all(column in cells for column in columns):
+            cells[_AVERAGE] = Cell(fmean(cells[column].mean for column in columns))
+    return table
+
+
+def _summarization(results: Sequence[Result]) -> Table:
+    columns = [f"{name} {r}" for name in _SUMMARIES.values() for r in _ROUGE.values()]
+    table = Table(
+        "summarization", "Summarization", columns, "ROUGE F with stemming on the test sets."
+    )
+    for result, dataset in _of(results, "summarization"):
+        for score, short in _ROUGE.items():
+            column = f"{_SUMMARIES.get(dataset, dataset)} {short}"
+            table.put(_row(result), column, _cell(result.values["scores"][score]))
+    return table
+
+
+def _induction(results: Sequence[Result]) -> Table:
+    table = Table(
+        "grammar_induction",
+        "Grammar induction",
+        ["test F1"],
+        "Sentence-level unlabelled F1. Left-to-right: word-level search; inside: the composition "
+        "model's trees.",
+    )
+    for result, _ in _of(results, "grammar_induction"):
+        name = _row(result)
+        fine_tuned = "seeds" in result.values
+        for parser, score in result.values.get("scores", {}).items():
+            short = parser.removeprefix("F1/")
+            cell = _cell(score) if fine_tuned else Cell(score["sentence_f1"])
+            table.put(f"{name}, {short}", "test F1", cell)
+        for baseline, score in result.values.get("baselines", {}).items():
+            table.put(baseline, "test F1", Cell(score["sentence_f1"]))
+    return table
+
+
+def _syntactic(results: Sequence[Result]) -> Table:
+    table = Table(
+        "syntactic_generalization",
+        "Syntactic generalization: SyntaxGym",
+        [],
+        "Share of items whose predictions hold, in percent, by circuit; the average is that of "
+        "the circuits.",
+    )
+    for result, _ in _of(results, "syntactic_generalization"):
+        runs = result.values.get("runs", [])
+        names = sorted({label(run["model"]["path"]) for run in runs}) or [label(result.folder)]
+        parts = {**result.values["circuits"], _AVERAGE: result.values["score"]}
+        for column, spread in parts.items():
+            if spread["mean"] is not None:
+                cell = Cell(spread["mean"], spread["deviation"], len(runs))
+                table.put(" + ".join(names), column, cell)
+    return table
+
+
+def _perplexity(results: Sequence[Result]) -> Table:
+    table = Table(
+        "perplexity",
+        "Language modelling: perplexity per token on held-out text",
+        [],
+        "Given its own trees GPST knows what they saw of the future; marginalised over a beam it "
+        "compares with GPT-2.",
+    )
+    for result, _ in _of(results, "perplexity"):
+        row = label(result.values.get("gpst") or result.folder)
+        for column, value in result.values["token_perplexity"].items():
+            table.put(row, column, Cell(value))
+    return table
+
+
+def _training(trainings: Sequence[Training]) -> Table:
+    table = Table("training", "Training runs", [], "Last logged values; tokens a second: median.")
+    shown = {
+        "step": "steps",
+        "tokens": "tokens",
+        "loss": "loss",
+        "eval/perplexity/token": "held-out perplexity",
+        "eval/score": "last score",
+    }
+    for training in trainings:
+        for key, column in shown.items():
+            values = [line[key] for line in training.metrics if line.get(key) is not None]
+            if values:
+                table.put(training.name, column, Cell(float(values[-1])))
+        rates = sorted(line["tokens_per_second"] for line in training.metrics
+                       if line.get("tokens_per_second"))  # fmt: skip
+        if rates:
+            table.put(training.name, "tokens/s", Cell(rates[len(rates) // 2]))
+    return table
