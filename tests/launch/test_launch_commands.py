@@ -17,6 +17,7 @@ LAUNCH = Path(__file__).resolve().parents[2] / "launch"
         ("evaluate", ["prplexity"], 2, "task 'prplexity' does not exist"),
         ("evaluate", ["perplexity", "--model", "x"], 2, "--data"),
         ("convert", ["to-hf", "nowhere", "out"], 3, "no checkpoint in nowhere"),
+        ("finetune", ["--print-config"], 2, "finetune: command line: --config is missing"),
     ],
 )
 def test_faults_are_one_line(tmp_path, script, arguments, code, message):
@@ -31,7 +32,7 @@ def test_faults_are_one_line(tmp_path, script, arguments, code, message):
 
 
 def test_scripts_are_short_and_executable():
-    for name in ("parse", "generate", "surprisal", "evaluate", "convert"):
+    for name in ("parse", "generate", "surprisal", "evaluate", "convert", "pretrain", "finetune"):
         script = LAUNCH / f"{name}.sh"
         assert script.stat().st_mode & 0o111
         assert len(script.read_text().splitlines()) < 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.config import REPOSITORY
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.finetune.text import TextReader, cut_pair, length
 from pipeline.tasks.glue.config import GlueConfig
@@ -331,3 +333,34 @@ def test_seeds_and_resume(tmp_path, model_folder, finetune, kind):
     assert both["seeds"] == [0, 1]
     assert both["scores"]["accuracy"]["mean"] == pytest.approx(np.mean(values))
     assert both["scores"]["accuracy"]["deviation"] == pytest.approx(np.std(values))
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_two_ranks_share_training_and_evaluation(
+    tmp_path, model_folder, clean_environment, free_port
+):
+    toy_sst2(tmp_path / "glue", 240, 1)
+    config = toy_config(tmp_path, model_folder("gpst"))
+    done = subprocess.run(
+        [
+            "bash",
+            str(REPOSITORY / "launch" / "finetune.sh"),
+            "--config",
+            str(config),
+            "train.micro_batch_contexts_per_rank=8",
+        ],
+        env=clean_environment
+        | {"LOCAL_SIZE": "2", "DEEPSPEED_ARGS": f"--master_port={free_port()}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results_of(tmp_path / "run")["scores"]["accuracy"]["mean"] >= 95.0
+    lines = (tmp_path / "run" / "seed-0" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in lines] == list(range(40))
+    checkpoints = (tmp_path / "run" / "seed-0" / "checkpoints").glob("step-*/*_optim_states.pt")
+    assert len(list(checkpoints)) >= 2

@@ -154,13 +154,15 @@ def test_gpt2_draws_what_its_uncached_passes_say(tiny_gpt2):
 
 
 def toy_pairs(count: int, seed: int) -> list[Pair]:
-    """The summary is the first word of the document."""
+    """Documents of two kinds of words; the summary says which."""
     source = random.Random(seed)
-    pairs = []
-    for _ in range(count):
-        words = [source.choice("abcdefg") for _ in range(4)]
-        pairs.append(Pair(" ".join(words) + ".", words[0] + "."))
-    return pairs
+    kinds = [source.randrange(2) for _ in range(count)]
+    return [
+        Pair(
+            " ".join(source.choice(("ace", "bdf")[kind]) for _ in range(4)) + ".", f"{'xy'[kind]}."
+        )
+        for kind in kinds
+    ]
 
 
 @pytest.mark.slow
@@ -207,7 +209,7 @@ def test_a_whole_fine_tune(tmp_path, model_folder, finetune, kind):
     again = mean_rouge(rouge([x["reference"] for x in lines], [x["summary"] for x in lines]))
     for name, value in again.items():
         assert results["scores"][name]["mean"] == pytest.approx(value)
-    # Guessing one letter would be right in one of seven.
-    assert results["scores"]["ROUGE-1"]["mean"] > 30
+    # Guessing would be right in one of two.
+    assert results["scores"]["ROUGE-1"]["mean"] >= 80
     metrics = [json.loads(line) for line in (seed / "metrics.jsonl").read_text().splitlines()]
     assert sum("eval/perplexity/token" in line for line in metrics) == 8

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+""":"
+# Both bash and Python; see ranks.bash.
+. "$(dirname "${BASH_SOURCE[0]}")/ranks.bash"
+: << "# end of Python"
+":"""
+
+import os
+import sys
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+from pipeline.__main__ import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(["finetune", *sys.argv[1:]]))
+# end of Python
