@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,11 @@ class Outcome:
 
 def _versions() -> dict[str, str]:
     names = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "rouge-score")
-    return {name: version(name) for name in names}
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):  # the last two are needed by some tasks only
+            found[name] = version(name)
+    return found
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
