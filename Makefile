@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-slow lint format clean
+.PHONY: help setup demo test test-slow soak lint format clean
 help:
 	@echo "make demo       from raw text to a trained model that parses and writes (INPUT=path for your own text)"
 	@echo "make test       set up and run the tests       make test-slow  the long ones too"
+	@echo "make soak       train, killed at random: must end as an undisturbed run"
 	@echo "make lint       ruff, pyright, import-linter   make format     let ruff format"
 
 setup: $(READY)
@@ -28,6 +29,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "not gpu"
+
+# The demo's training killed every 30 to 60 s must end as one that is left alone (10 minutes).
+soak: $(READY)
+	$(BIN)/python benchmarks/soak.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

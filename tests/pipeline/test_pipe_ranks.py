@@ -131,6 +131,7 @@ with StopRequest() as stop:
     ("number", "told", "code"),
     [
         (signal.SIGTERM, "SIGTERM 0", 128 + signal.SIGTERM),
+        (signal.SIGUSR1, "SIGUSR1 0", 128 + signal.SIGUSR1),
         (signal.SIGINT, "SIGINT 130", 130),
     ],
 )

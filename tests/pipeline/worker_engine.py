@@ -47,7 +47,7 @@ def train(world: World, output: Path, case: dict[str, Any]) -> int:
     plan = check_run(load_config(case["config"], overrides), world.size)
     checkpoints = Checkpoints(folder, plan.config.checkpoint, world, NextBatch(plan, world))
     engine, state = start(plan, world, checkpoints, new_model)
-    seen = {"before": parameters(engine)}
+    seen: dict[str, Any] = {"before": parameters(engine)}
     if not case["after"]:
         seen["steps"] = steps(engine, plan, world, range(NUM_STEPS))
         seen["parameters"] = parameters(engine)
