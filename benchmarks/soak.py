@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 import torch
 
 from pipeline.checkpoint_files import list_checkpoints
 from pipeline.metrics_file import read_metrics
 from pipeline.saved_state import MOMENTS, WEIGHT, SavedState
 
+ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "data" / "demo"
 CHANGING = ("time_s", "tokens_per_second", "tflops", "mfu", "memory_gib")
 """Numbers of a step that tell of the machine and not of the model."""
