@@ -45,17 +45,19 @@ def _to_hf(options: Namespace) -> None:
     checkpoint = Path(options.checkpoint)
     if not checkpoint.is_dir():
         raise CheckpointError(f"no checkpoint in {checkpoint}: there is no such folder")
+    from gpst.classifier import split_classifier
     from gpst.config import config_from_dict
     from gpst.hf.files import ModelFolderError, export, open_model
     from pipeline.checkpoint import load_model_weights
 
-    run, weights = load_model_weights(checkpoint)
+    run, saved = load_model_weights(checkpoint)
+    weights, classifier = split_classifier(saved)
     config = config_from_dict(run["model"])
     tokenizer = _tokenizer_folder(options.tokenizer, run)
     end_token = load_tokenizer(tokenizer).end_of_document_id
     card = model_card(run, checkpoint, sum(tensor.numel() for tensor in weights.values()))
     try:
-        export(options.output, config, weights, tokenizer, end_token, card)
+        export(options.output, config, weights, tokenizer, end_token, card, classifier)
         open_model(options.output).model()
     except ModelFolderError as error:
         raise DataError(str(error)) from error
@@ -82,6 +84,8 @@ def model_card(run: dict[str, Any], checkpoint: Path, num_parameters: int) -> st
     name = "Generative Pretrained Structured Transformer" if kind == "gpst" else "GPT-2 baseline"
     data = run["data"].get("path") or ", ".join(d["path"] for d in run["data"]["datasets"])
     train, last = run["train"], _last_metrics(checkpoint)
+    # Only fine-tuning has such a file beside its data.
+    how = "fine-tuned" if (Path(data) / "examples.json").is_file() else "trained from scratch"
     lines = [
         "---",
         "license: apache-2.0",
@@ -90,7 +94,7 @@ def model_card(run: dict[str, Any], checkpoint: Path, num_parameters: int) -> st
         "---",
         f"# {name}",
         "",
-        f"{num_parameters:,} parameters, trained from scratch on `{Path(data).name}` "
+        f"{num_parameters:,} parameters, {how} on `{Path(data).name}` "
         f"(contexts of {run['data']['context_tokens']} tokens, {train['global_batch_contexts']} a "
         f"step, planned for {train['num_steps']} steps).",
         "",

@@ -125,6 +125,7 @@ def export(
     tokenizer: str | Path,
     end_token: int | None,
     card: str = "",
+    classifier: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes a model folder that transformers, `gpst.GPST` and the commands load.
 
@@ -133,8 +134,10 @@ def export(
         tokenizer: folder of tokenizer.json (and tokenizer_config.json).
         end_token: the token that ends a document.
         card: contents of README.md.
+        classifier: weight and bias of a classifier's last layer (gpst/classifier.py).
     Raises:
-        ModelFolderError: the tokenizer is missing or has more tokens than the model.
+        ModelFolderError: the tokenizer is missing or has more tokens than the model; a classifier
+            that is no GPST, for which transformers has no model.
     """
     source, out = Path(tokenizer), Path(folder)
     if not (source / TOKENIZER).is_file():
@@ -146,6 +149,11 @@ def export(
             f"the tokenizer in {source} has {size} tokens, but the model {config.vocab_size}: "
             "it belongs to another model"
         )
+    if classifier and isinstance(config, GPT2Config):
+        raise ModelFolderError(
+            "the model is a GPT-2 classifier, which reads CLS where transformers' own does not; "
+            "only GPST classifiers can be exported"
+        )
     out.mkdir(parents=True, exist_ok=True)
     if isinstance(config, GPT2Config):
         values, stored = _gpt2_config(config, end_token), _gpt2_stored(weights)
@@ -153,6 +161,12 @@ def export(
         final = set(codec.final_tokens()) | (set() if end_token is None else {end_token})
         values = _gpst_config(config, end_token, sorted(final))
         stored = {PREFIX + name: tensor for name, tensor in weights.items()}
+        if classifier:
+            stored |= classifier
+            labels = {str(k): f"LABEL_{k}" for k in range(len(classifier["classifier.bias"]))}
+            values["architectures"] = ["GPSTForSequenceClassification"]
+            values["id2label"] = labels
+            values["label2id"] = {name: int(k) for k, name in labels.items()}
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in stored.items()}
     for name in (TOKENIZER, "tokenizer_config.json"):
         if (source / name).is_file():

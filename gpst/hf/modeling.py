@@ -211,7 +211,7 @@ def features_after_tokens(
 
 
 class GPSTForSequenceClassification(GPSTPreTrainedModel):
-    """The type layers' and token layers' state after the whole text -> classes (paper 4.1)."""
+    """The state after the whole text and CLS -> classes (paper 4.1; gpst/classifier.py)."""
 
     def __init__(self, config: GPSTConfig):
         super().__init__(config)
@@ -229,9 +229,12 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
     ) -> SequenceClassifierOutput:
         """
         Args:
+            input_ids: tokens without <bos> and CLS, which the model adds itself.
             labels: (B,) class numbers, or values when there is one label.
         """
-        rows = self._rows(input_ids, attention_mask, sentence_ends)
+        cls = self.config.bos_token_id
+        assert cls is not None
+        rows = [[*row, [cls]] for row in self._rows(input_ids, attention_mask, sentence_ends)]
         features, _trees = features_after_tokens(self.gpst, rows, input_ids.device)
         lengths = torch.tensor([sum(map(len, row)) for row in rows], device=input_ids.device)
         logits = self.classifier(features[lengths.cumsum(0) - 1])

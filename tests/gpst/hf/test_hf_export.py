@@ -13,6 +13,7 @@ from transformers import (
 
 import gpst.hf
 from gpst.batch import ContextBatch
+from gpst.classifier import Classifier, split_classifier
 from gpst.hf.files import ModelFolderError, core_config, export, open_model
 from gpst.losses import total_loss
 
@@ -106,6 +107,30 @@ def test_classifier_takes_the_exported_weights_and_learns(tmp_path, make_export)
     classifier.eval()
     alone = classifier(ids[1:, :3]).logits
     assert torch.allclose(classifier(ids, attention_mask=mask).logits[1:], alone, atol=1e-5)
+
+
+def test_a_fine_tuned_classifier_gives_the_same_logits(tmp_path, make_export):
+    core = make_export(tmp_path / "core")
+    torch.manual_seed(1)
+    model = Classifier(core, 3).eval()
+    weights, head = split_classifier(model.state_dict())
+    export(tmp_path / "out", core.config, weights, tmp_path / "core", 0, "", head)
+    back = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert back.num_labels == 3
+    ids, ends = torch.tensor([[5, 9, 17, 200, 3]]), torch.tensor([[0, 0, 1, 0, 1]]).bool()
+    with torch.no_grad():
+        logits = back(ids, sentence_ends=ends).logits
+    bos = core.config.bos_token_id
+    batch = ContextBatch.from_sentences([[[5, 9, 17], [200, 3], [bos], [0]]])
+    with torch.no_grad():
+        expected = model.classifier(core(batch).features[-1:])
+    assert torch.allclose(logits, expected, atol=1e-5)
+    # The folder is a language model as well.
+    assert torch.equal(open_model(tmp_path / "out").weights()["embedding.weight"],
+                       core.embedding.weight)  # fmt: skip
+    gpt2 = make_export(tmp_path / "gpt2", "gpt2")
+    with pytest.raises(ModelFolderError, match="only GPST classifiers can be exported"):
+        export(tmp_path / "x", gpt2.config, gpt2.state_dict(), tmp_path / "gpt2", 0, "", head)
 
 
 def test_gpt2_is_plain_gpt2(tmp_path, make_export):
