@@ -8,10 +8,8 @@ import yaml
 from data_prep.errors import DataPrepError, UsageError
 from data_prep.manifest import Manifest, TokenizerRecord
 from gpst.config import ConfigError as ModelConfigError
-from gpst.config import GPSTConfig, GPT2Config
-from gpst.config import config_from_dict as model_from_dict
+from gpst.config import GPSTConfig
 from pipeline.config import (
-    REPOSITORY,
     config_from_dict,
     config_to_dict,
     config_to_yaml,
@@ -26,7 +24,6 @@ model: {kind: gpst, hidden_dim: 32, num_heads: 4, composition: {dim: 16, num_hea
 data: {path: data/x}
 train: {num_steps: 10, global_batch_contexts: 8, micro_batch_contexts_per_rank: 2}
 """
-CONFIGS = REPOSITORY / "configs"
 
 
 @pytest.fixture
@@ -265,68 +262,6 @@ def test_a_model_that_does_not_fit_is_refused(run_file, override, message):
         resolve_model(load_config(run_file, [override]), manifest())
     assert message in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-# --- the shipped files
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("run/*.yaml")), ids=lambda p: p.stem)
-def test_every_run_config_loads_resolves_and_divides(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = resolve_model(load_config(path), manifest(vocab_size=30_522))
-    for world_size in (1, 2):
-        batch_plan(config, world_size)
-    assert config.run_dir == f"runs/{path.stem}"
-    assert config.data.context_tokens <= config.model_config.max_context_tokens
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("model/*.yaml")), ids=lambda p: p.stem)
-def test_every_model_config_builds(path):
-    fields = yaml.safe_load(path.read_text())
-    model = model_from_dict({**fields, "vocab_size": 30_522, "bos_token_id": 0})
-    assert model.kind == path.stem.split("_")[0]
-
-
-def test_no_config_is_missing():
-    names = {path.stem for path in CONFIGS.glob("model/*.yaml")}
-    assert names >= {"gpst_tiny", "gpst_small", "gpst_medium", "gpt2_small_13", "gpt2_medium_25"}
-    assert {"demo", "demo_gpt2"} <= {path.stem for path in CONFIGS.glob("run/*.yaml")}
-    unchecked = [
-        p for p in CONFIGS.rglob("*.y*ml") if p.parent.name not in ("run", "model", "evaluate")
-    ]
-    assert unchecked == []
-
-
-def test_the_demo_compares_models_on_the_same_batches():
-    gpst, gpt2 = (load_config(CONFIGS / "run" / f"{name}.yaml") for name in ("demo", "demo_gpt2"))
-    assert (gpst.data, gpst.train, gpst.seed) == (gpt2.data, gpt2.train, gpt2.seed)
-    a, b = (resolve_model(config, manifest()).model_config for config in (gpst, gpt2))
-    assert isinstance(a, GPSTConfig)
-    assert isinstance(b, GPT2Config)
-    assert b.num_layers == a.num_type_layers + a.num_token_layers
-    for name in ("hidden_dim", "num_heads", "ffn_dim"):
-        assert getattr(a, name) == getattr(b, name)
-
-
-PAPER = {"wikitext103": 5e9, "openwebtext": 15e9}
-PAPER_RATES = {"small": (5e-5, 1e-3), "medium": (1e-4, 2e-3)}
-
-
-@pytest.mark.parametrize("corpus", PAPER)
-@pytest.mark.parametrize("name", ["gpst_small", "gpst_medium", "gpt2_small_13", "gpt2_medium"])
-def test_the_papers_recipe(name, corpus):
-    config = load_config(CONFIGS / "run" / f"{name}_{corpus}.yaml")
-    tokens_per_step = config.train.global_batch_contexts * config.data.context_tokens
-    assert tokens_per_step == 8 * 32 * 1024
-    tokens = config.train.num_steps * tokens_per_step
-    assert 0 <= tokens - PAPER[corpus] < tokens_per_step
-    rate, parser_rate = PAPER_RATES[name.split("_")[1]]
-    assert config.optim.learning_rate == rate
-    if name.startswith("gpst"):
-        assert config.optim.parser_learning_rate == parser_rate
-    assert (config.optim.decay, config.optim.warmup_fraction) == ("linear", 0.01)
-    assert (config.train.clip_norm, config.structure.noise_end) == (1.0, 1.0)
-    batch_plan(config, 8)
 
 
 # --- errors

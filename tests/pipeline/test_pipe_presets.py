@@ -1,0 +1,127 @@
+"""The shipped configurations: all load, and those of the paper have its hyper-parameters."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from data_prep.manifest import Manifest, TokenizerRecord
+from gpst.config import GPSTConfig, GPT2Config
+from gpst.config import config_from_dict as model_from_dict
+from pipeline.config import REPOSITORY, load_config
+from pipeline.resolve import batch_plan, resolve_model
+
+CONFIGS = REPOSITORY / "configs"
+
+
+def manifest(vocab_size=30_522):
+    return Manifest(vocab_size, "uint16", TokenizerRecord("t", "byte_bpe", "", 3, 0), ())
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("run/*.yaml")), ids=lambda p: p.stem)
+def test_every_run_config_loads_resolves_and_divides(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = resolve_model(load_config(path), manifest(vocab_size=30_522))
+    for world_size in (1, 2):
+        batch_plan(config, world_size)
+    assert config.run_dir == f"runs/{path.stem}"
+    assert config.data.context_tokens <= config.model_config.max_context_tokens
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("model/*.yaml")), ids=lambda p: p.stem)
+def test_every_model_config_builds(path):
+    fields = yaml.safe_load(path.read_text())
+    model = model_from_dict({**fields, "vocab_size": 30_522, "bos_token_id": 0})
+    assert model.kind == path.stem.split("_")[0]
+
+
+CORPORA = {"wikitext103": 5e9, "openwebtext": 15e9}
+RATES = {"small": (5e-5, 1e-3), "medium": (1e-4, 2e-3)}
+ABLATIONS = {"no_surrogate": "surrogate", "no_gradient_stop": "gradient_stop"}
+PAPER = [
+    *(f"gpst_{size}" for size in RATES),
+    *(f"gpst_{size}_{ablation}" for size in RATES for ablation in ABLATIONS),
+    *("gpt2_small", "gpt2_small_13", "gpt2_medium", "gpt2_medium_25"),
+]
+MODERN = ["gpst_small", "gpst_medium", "gpt2_small_13", "gpt2_medium_25"]
+
+
+def test_no_config_is_missing_and_none_is_unknown():
+    runs = {path.stem for path in CONFIGS.glob("run/*.yaml")}
+    wanted = {f"{name}_{corpus}" for name in PAPER for corpus in CORPORA}
+    wanted |= {f"{name}_modern_{corpus}" for name in MODERN for corpus in CORPORA}
+    assert runs == wanted | {"demo", "demo_gpt2"}
+    assert {path.stem for path in CONFIGS.glob("model/*.yaml")} == {
+        *PAPER,
+        "gpst_tiny",
+        "gpt2_tiny",
+    }
+
+
+def test_the_demo_compares_models_on_the_same_batches():
+    gpst, gpt2 = (load_config(CONFIGS / "run" / f"{name}.yaml") for name in ("demo", "demo_gpt2"))
+    assert (gpst.data, gpst.train, gpst.seed) == (gpt2.data, gpt2.train, gpt2.seed)
+    a, b = (resolve_model(config, manifest()).model_config for config in (gpst, gpt2))
+    assert isinstance(a, GPSTConfig)
+    assert isinstance(b, GPT2Config)
+    assert b.num_layers == a.num_type_layers + a.num_token_layers
+    for name in ("hidden_dim", "num_heads", "ffn_dim"):
+        assert getattr(a, name) == getattr(b, name)
+
+
+def recipe(name, corpus):
+    """The run's config, checked for what both recipes share."""
+    path = CONFIGS / "run" / f"{name}_{corpus}.yaml"
+    config = load_config(path)
+    tokens_per_step = config.train.global_batch_contexts * config.data.context_tokens
+    assert tokens_per_step == 8 * 32 * 1024
+    tokens = config.train.num_steps * tokens_per_step
+    assert 0 <= tokens - CORPORA[corpus] < tokens_per_step
+    assert config.data.path == f"data/{corpus}"
+    assert config.train.clip_norm == 1.0
+    assert config.evaluate.every_steps is not None
+    for ranks in (1, 8):
+        batch_plan(config, ranks)
+    return config, path.read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_recipe(name, corpus):
+    config, title = recipe(name, corpus)
+    assert "the paper's recipe" in title
+    rate, parser_rate = RATES[name.split("_")[1]]
+    optim, structure = config.optim, config.structure
+    assert optim.learning_rate == rate
+    if name.startswith("gpst"):
+        assert optim.parser_learning_rate == parser_rate
+    assert (optim.decay, optim.warmup_fraction, optim.final_fraction) == ("linear", 0.01, 0.0)
+    assert (optim.betas, optim.weight_decay) == ((0.9, 0.999), 0.0)
+    assert (structure.noise_start, structure.noise_end) == (1.0, 1.0)
+    assert (structure.temperature_start, structure.temperature_end) == (1.0, 1.0)
+    assert config.train.spike_deviations is None
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("name", MODERN)
+def test_the_modern_recipe_is_marked_as_ours(name, corpus):
+    config, title = recipe(f"{name}_modern", corpus)
+    assert "OURS, not the paper's" in title
+    paper, _ = recipe(name, corpus)
+    assert (config.model, config.data, config.seed) == (paper.model, paper.data, paper.seed)
+    assert config.optim.learning_rate > paper.optim.learning_rate
+    assert (config.optim.decay, config.engine.precision) == ("cosine", "bf16")
+
+
+@pytest.mark.parametrize("size", RATES)
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_an_ablation_differs_in_its_one_switch(size, ablation):
+    runs = CONFIGS / "run"
+    full = load_config(runs / f"gpst_{size}_wikitext103.yaml")
+    ablated = load_config(runs / f"gpst_{size}_{ablation}_wikitext103.yaml")
+    switch = ABLATIONS[ablation]
+    a, b = (vars(resolve_model(run, manifest()).model_config) for run in (full, ablated))
+    assert {name for name in a if a[name] != b[name]} == {switch}
+    assert b[switch] is False
+    for section in ("train", "optim", "structure", "engine", "data"):
+        assert getattr(full, section) == getattr(ablated, section)
