@@ -22,6 +22,7 @@ from gpst.batch import BatchCounts, ContextBatch
 from gpst.losses import total_loss
 from pipeline.config import RunConfig
 from pipeline.engine_config import deepspeed_config
+from pipeline.errors import ConfigError
 from pipeline.optim import build_optimizer, set_rates
 from pipeline.resident import Residents
 from pipeline.resolve import BatchPlan
@@ -178,7 +179,12 @@ class Engine:
 
 
 def create_engine(model: nn.Module, config: RunConfig, plan: BatchPlan, world: World) -> Engine:
-    """The engine for a model, whose parameters become those of rank 0 everywhere."""
+    """The engine for a model, whose parameters become those of rank 0 everywhere.
+
+    Raises:
+        ConfigError: the device cannot do engine.precision.
+    """
+    check_precision(config.engine.precision, world.device)
     deepspeed = _import_deepspeed(world.device)
     objective = Objective(model).to(world.device)
     optimizer = build_optimizer(model, config.optim, world.device)  # type: ignore[arg-type]
@@ -189,6 +195,14 @@ def create_engine(model: nn.Module, config: RunConfig, plan: BatchPlan, world: W
             config=deepspeed_config(config, plan),
         )
     return Engine(raw, optimizer, config)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raises ConfigError for fp16 without a GPU."""
+    if precision == "fp16" and device.type == "cpu":
+        raise ConfigError(
+            "engine.precision: fp16 needs a GPU, and this rank trains on the CPU; use bf16 or fp32"
+        )
 
 
 def _import_deepspeed(device: torch.device) -> Any:

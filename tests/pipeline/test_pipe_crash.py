@@ -98,8 +98,8 @@ def check_kills(config, play, tmp_path, kills: int, num_steps: int, overrides: l
     assert all(torch.equal(found[key], value) for key, value in expected.items())
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, num_steps + 1))
-    leftovers = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
-    assert sorted(leftovers)[-3:] == ["latest", *(f"step-{num_steps - n:09}" for n in (1, 0))]
+    left = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert left == {"latest", *(f"step-{num_steps - n:09}" for n in (1, 0))}
     return sum(episode["saving"] for episode in seen)
 
 
@@ -108,11 +108,11 @@ def test_killed_runs_end_as_undisturbed_ones(config, play, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 3])
-def test_twenty_kills(config, play, tmp_path, stage):
-    overrides = [f"engine.zero_stage={stage}", "checkpoint.keep_every_steps=50"]
-    while_saving = check_kills(config, play, tmp_path, 20, num_steps=260, overrides=overrides)
-    assert while_saving >= 3
+@pytest.mark.parametrize(("stage", "kills", "num_steps"), [(1, 20, 260), (3, 6, 80)])
+def test_many_kills(config, play, tmp_path, stage, kills, num_steps):
+    overrides = [f"engine.zero_stage={stage}"]
+    while_saving = check_kills(config, play, tmp_path, kills, num_steps, overrides)
+    assert while_saving >= kills // 6
 
 
 def test_no_sample_is_repeated_or_skipped_across_worlds(config, play, tmp_path):

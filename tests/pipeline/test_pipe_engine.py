@@ -22,6 +22,7 @@ from gpst.losses import total_loss
 from gpst.model import build_model
 from pipeline.checkpoint import load_model_weights
 from pipeline.config import load_config
+from pipeline.engine import check_precision
 from pipeline.engine_config import check_deepspeed_entries, deepspeed_config
 from pipeline.errors import ConfigError
 from pipeline.optim import build_optimizer, set_rates
@@ -81,11 +82,15 @@ BF16 = {
     f"bf16-{stage}": Case(stage, 2, ("engine.precision=bf16", NOTHING_STAYS)) for stage in (1, 3)
 }
 SLOW_BF16 = {"bf16-2": Case(2, 2, ("engine.precision=bf16",))}
+FP16 = {
+    f"fp16-{stage}": Case(stage, 2, ("engine.precision=fp16", NOTHING_STAYS)) for stage in (1, 2, 3)
+}
+HALF = {**BF16, **SLOW_BF16, **FP16}
 
 
 def following(before: str, stage: int, ranks: int = 2) -> tuple[str, Case]:
     """The case that goes on from the checkpoint of another one."""
-    own = {**FRESH, **SLOW_FRESH, **BF16, **SLOW_BF16}[before].overrides
+    own = {**FRESH, **SLOW_FRESH, **HALF}[before].overrides
     overrides = tuple(dict.fromkeys((*own, NOTHING_STAYS)))
     return f"{before}-then-{stage}-on-{ranks}", Case(stage, ranks, overrides, before)
 
@@ -107,11 +112,12 @@ SLOW_RESUMED = {
         *(following(str(a), b, r) for a in range(4) for b in range(4) for r in (1, 2)),
         *(following(a, b) for a in ("1-alone", "3-alone") for b in range(4)),
         *(following(f"bf16-{a}", b, r) for a in (1, 2, 3) for b in (1, 2, 3) for r in (1, 2)),
+        *(following(f"fp16-{a}", b, r) for a, b, r in ((1, 1, 2), (1, 3, 1), (3, 2, 1), (2, 3, 2))),
         *(following("3-gpt2", b, r) for b in range(4) for r in (1, 2)),
     )
     if name not in RESUMED
 }
-CASES = {**FRESH, **SLOW_FRESH, **BF16, **SLOW_BF16, **RESUMED, **SLOW_RESUMED}
+CASES = {**FRESH, **SLOW_FRESH, **HALF, **RESUMED, **SLOW_RESUMED}
 
 
 def marked(*cases: str) -> list[Any]:
@@ -283,7 +289,7 @@ def same(found, expected, atol: float = 1e-5) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("name", marked(*FRESH, *BF16, *SLOW_FRESH))
+@pytest.mark.parametrize("name", marked(*FRESH, *HALF, *SLOW_FRESH))
 def test_non_finite_step_changes_nothing_on_any_rank(name, runs):
     for rank in runs(name):
         applied, norm, unchanged, metrics = rank["steps"][POISONED_STEP]
@@ -299,6 +305,25 @@ def test_ranks_agree_and_metrics_are_global(name, runs):
     for rank in ranks[1:]:
         same(rank["later"], ranks[0]["later"], atol=0)
         assert rank["steps"][0][3] == ranks[0]["steps"][0][3]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("name", marked(*FP16))
+def test_fp16_stays_near_fp32(name, runs, references):
+    """The loss scale is found on the way: whole steps are skipped for it only when they must be."""
+    rank_0 = runs(name)[0]
+    for step, (applied, norm, _, metrics) in enumerate(rank_0["steps"]):
+        assert applied == (step != POISONED_STEP)
+        if applied:
+            assert metrics["loss"] == pytest.approx(references[""].losses[step], abs=2e-2)
+            assert norm == pytest.approx(references[""].norms[step], rel=5e-2)
+
+
+def test_fp16_needs_a_gpu():
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        check_precision("fp16", torch.device("cpu"))
+    check_precision("fp16", torch.device("cuda"))
+    check_precision("bf16", torch.device("cpu"))
 
 
 @pytest.mark.dist
@@ -363,7 +388,7 @@ def plain_bf16(exact_yaml) -> list[tuple[float, float]]:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("name", marked(*FRESH, *BF16, *SLOW_FRESH))
+@pytest.mark.parametrize("name", marked(*FRESH, *HALF, *SLOW_FRESH))
 def test_weights_of_a_checkpoint_are_the_models(name, runs):
     rank_0 = runs(name)[0]
     config, weights = load_model_weights(runs.folder / name)
@@ -371,7 +396,7 @@ def test_weights_of_a_checkpoint_are_the_models(name, runs):
     assert set(weights) == set(rank_0["parameters"])
     for key, value in rank_0["parameters"].items():
         assert weights[key].dtype == torch.float32
-        # Under bf16 the model's own values are its fp32 masters, rounded.
+        # In half precision the model's own values are its fp32 masters, rounded.
         assert torch.equal(weights[key].to(value.dtype), value)
     build_model(config_from_dict(config["model"])).load_state_dict(weights, strict=True)
 
@@ -385,15 +410,15 @@ def test_any_stage_and_ranks_follow_any_others(name, runs):
     before, then = runs(case.after)[0], runs(name)[0]
     same(then["before"], before["parameters"], atol=0)
     for old, new in zip(before["more"], then["more"], strict=True):
-        bf16 = "bf16" in name
-        assert new[3]["loss"] == pytest.approx(old[3]["loss"], abs=1e-2 if bf16 else 1e-5)
-        assert new[1] == pytest.approx(old[1], rel=5e-2 if bf16 else 1e-4)
+        half = case.after in HALF
+        assert new[3]["loss"] == pytest.approx(old[3]["loss"], abs=1e-2 if half else 1e-5)
+        assert new[1] == pytest.approx(old[1], rel=5e-2 if half else 1e-4)
         assert not new[2]
     alike = CASES[case.after]
     if (case.stage, case.ranks) == (alike.stage, alike.ranks):
         same(then["later"], before["later"], atol=0)
         assert [step[3] for step in then["more"]] == [step[3] for step in before["more"]]
-    elif "bf16" not in name:
+    elif case.after not in HALF:
         same(then["later"], before["later"], atol=1e-6)
 
 

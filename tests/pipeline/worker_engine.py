@@ -24,8 +24,10 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed  # noqa: F401
 import torch
+from deepspeed.accelerator import get_accelerator
 
 from gpst.model import build_model
+from pipeline import engine
 from pipeline.checkpoint import Checkpoints
 from pipeline.config import load_config
 from pipeline.engine import Engine
@@ -39,27 +41,36 @@ NUM_STEPS, NUM_MORE = 8, 2
 POISONED_STEP = 3
 
 
+def allow_fp16() -> None:
+    """torch can do it on a CPU, slowly; DeepSpeed and we refuse it there."""
+    engine.check_precision = lambda *_: None
+    accelerator: Any = get_accelerator()
+    accelerator.is_fp16_supported = lambda: True
+
+
 def train(world: World, output: Path, case: dict[str, Any]) -> int:
     folder = output / case["name"]
+    if "engine.precision=fp16" in case["overrides"]:
+        allow_fp16()
     overrides = [f"run_dir={folder}", *case["overrides"]]
     if case["after"]:
         overrides.append(f"checkpoint.resume={output / case['after']}")
     plan = check_run(load_config(case["config"], overrides), world.size)
     checkpoints = Checkpoints(folder, plan.config.checkpoint, world, NextBatch(plan, world))
-    engine, state = start(plan, world, checkpoints, new_model)
-    seen: dict[str, Any] = {"before": parameters(engine)}
+    trained, state = start(plan, world, checkpoints, new_model)
+    seen: dict[str, Any] = {"before": parameters(trained)}
     if not case["after"]:
-        seen["steps"] = steps(engine, plan, world, range(NUM_STEPS))
-        seen["parameters"] = parameters(engine)
+        seen["steps"] = steps(trained, plan, world, range(NUM_STEPS))
+        seen["parameters"] = parameters(trained)
         samples = NUM_STEPS * plan.batches.global_batch
         state = replace(state, step=NUM_STEPS, samples=samples, skipped_steps=1)
-        checkpoints.save(engine, state)
+        checkpoints.save(trained, state)
     assert state.step == NUM_STEPS
-    seen["more"] = steps(engine, plan, world, range(NUM_STEPS, NUM_STEPS + NUM_MORE))
-    seen["later"] = parameters(engine)
+    seen["more"] = steps(trained, plan, world, range(NUM_STEPS, NUM_STEPS + NUM_MORE))
+    seen["later"] = parameters(trained)
     folder.mkdir(exist_ok=True)
     torch.save(seen, folder / f"rank-{world.rank}.pt")
-    engine.close()
+    trained.close()
     return 0
 
 
