@@ -1,13 +1,18 @@
-"""`python -m pipeline TASK ...`: the trainer's tasks by name, and the report of their results."""
+"""`python -m pipeline TASK ...`: the trainer's tasks by name, reports, and the doctor."""
 
 import sys
 from collections.abc import Sequence
 
-from pipeline import report
+from pipeline import doctor, report
 from pipeline.errors import EXIT_USAGE
 from pipeline.tasks import finetune, pretrain
 
-TASKS = {"pretrain": pretrain.main, "finetune": finetune.main, "report": report.main}
+TASKS = {
+    "pretrain": pretrain.main,
+    "finetune": finetune.main,
+    "report": report.main,
+    "doctor": doctor.main,
+}
 
 
 def main(argv: Sequence[str]) -> int:
