@@ -5,6 +5,7 @@ Intel MPI (PMI_*), Slurm's srun (SLURM_*), and no launcher at all (one rank).
 """
 
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -114,12 +115,35 @@ def _with_address(
 ) -> Placement:
     address = environ.get("MASTER_ADDR")
     if address is None and local_size < size:
+        address = address_by_mpi(rank, size)
+    if address is None and local_size < size:
         raise ConfigError(
             f"{launcher} started {size} ranks on several machines and MASTER_ADDR is not set: "
-            "export MASTER_ADDR=<host of rank 0> (mpirun -x MASTER_ADDR=... or -genv)"
+            "export MASTER_ADDR=<host of rank 0> (mpirun -x MASTER_ADDR=... or -genv), or "
+            "pip install mpi4py, which finds it"
         )
     port = _number(environ, "MASTER_PORT", DEFAULT_PORT)
     return Placement(rank, size, local_rank, local_size, address or LOCAL_HOST, port, launcher)
+
+
+def address_by_mpi(rank: int, size: int) -> str | None:
+    """The address of rank 0's machine, told to all ranks by mpi4py.
+
+    None where mpi4py is missing, or speaks to another MPI than the one that started the ranks.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):  # RuntimeError: no MPI library
+        return None
+    if MPI.COMM_WORLD.Get_size() != size:
+        return None
+    own = None
+    if rank == 0:
+        try:
+            own = socket.gethostbyname(socket.gethostname())
+        except OSError:
+            own = socket.gethostname()
+    return MPI.COMM_WORLD.bcast(own, root=0)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

