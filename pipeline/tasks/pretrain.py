@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 def _check(config: RunConfig, world_size: int) -> Plan:
     from pipeline.preflight import check_run
+    from pipeline.tasks.watched import check_best_metric, watched_treebank
 
-    return check_run(config, world_size)
+    plan = check_run(config, world_size)
+    check_best_metric(plan.config)
+    watched_treebank(plan)
+    return plan
 
 
 def _check_dry(config: RunConfig, world_size: int) -> DryRun:
@@ -29,8 +33,10 @@ def _check_dry(config: RunConfig, world_size: int) -> DryRun:
 
 def _run(plan: Plan, world: World) -> int:
     from pipeline.tasks.training import train
+    from pipeline.tasks.watched import watched_treebank
 
-    return train(plan, world).exit_code
+    treebank = watched_treebank(plan)
+    return train(plan, world, evaluation=treebank and treebank.evaluate).exit_code
 
 
 main = TrainingCommand(
