@@ -7,6 +7,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -18,6 +19,8 @@ from pipeline.tasks.options import add_options, option, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
 from pipeline.tasks.syntactic_generalization.suites import CIRCUITS, Suite, read_suites
 
+SURPRISALS = "surprisals.jsonl"
+"""What an interrupted evaluation goes on from, in the folder of its results."""
 SUMMARY = "accuracy on the SyntaxGym suites, by circuit"
 
 
@@ -119,6 +122,7 @@ def _evaluate(
     from gpst.model import GPST
     from pipeline.tasks.loading import load_model
     from pipeline.tasks.syntactic_generalization import score
+    from pipeline.tasks.syntactic_generalization.kept import KeptSurprisals
     from pipeline.tasks.syntactic_generalization.surprisal import ModelSurprisals
 
     loaded = load_model(path, options.device)
@@ -132,7 +136,9 @@ def _evaluate(
             batch_tokens=options.batch_tokens or default,
             progress=bar.update,
         )
-        items, crossing = score.evaluate_suites(suites, surprisals)
+        key = f"{loaded.fingerprint} {options.beam}"
+        kept = KeptSurprisals(surprisals, Path(options.output) / SURPRISALS, key, bar.update)
+        items, crossing = score.evaluate_suites(suites, kept)
     seconds = time.perf_counter() - began
     by_suite = score.suite_scores(suites, items)
     circuits, first = score.circuit_scores(by_suite), score.circuit_scores(by_suite, True)
@@ -143,7 +149,7 @@ def _evaluate(
         "first_formula": {"score": score.overall(first), "circuits": first},
         "suites": {name: asdict(suite) for name, suite in by_suite.items()},
         "tokens_over_regions": crossing,
-        "items_per_second": len(items) / seconds,
+        "items_per_second": None if kept.num_kept else len(items) / seconds,
     }
     lines = [{"model": path, **asdict(item), "passes": item.passes} for item in items]
     return about, lines
