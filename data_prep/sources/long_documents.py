@@ -42,8 +42,10 @@ def cut_while_reading(pieces: Iterable[bytes], recorder: Recorder) -> Iterator[t
         while length > MAX_DOCUMENT_BYTES:
             joined = b"".join(held)
             cut = cut_point(joined)
-            yield offset, joined[:cut]
-            held, length, offset = [joined[cut:]], length - cut, offset + cut
+            document, held = joined[:cut], [joined[cut:]]
+            del joined  # the caller takes its time
+            yield offset, document
+            length, offset = length - cut, offset + cut
     yield offset, b"".join(held)
 
 

@@ -8,6 +8,7 @@ turns out to be the text is decoded a megabyte at a time.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterator
 
@@ -16,7 +17,9 @@ LONG_STRING = 1 << 16
 LONGEST_REST = 8 << 20  # of a line beside its long strings
 PIECE_BYTES = 1 << 20
 _MARK = f"long string {secrets.token_hex(16)} "
-_QUOTE, _BACKSLASH, _LOWER_U = b'"', b"\\", ord("u")
+_QUOTE, _BACKSLASH = b'"', b"\\"
+# an escape; the two of a surrogate pair are one
+_ESCAPE = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}|\\.?", re.DOTALL)
 
 
 class LongLine:
@@ -82,10 +85,8 @@ def _safe_cut(data: bytes, start: int, at: int, end: int) -> int:
         return space if space >= 0 else end
     place = start
     while (escape := data.find(_BACKSLASH, place, at)) >= 0:
-        if data[escape + 1] != _LOWER_U:
-            place = escape + 2
-        else:  # what may be the first of a pair is kept with the next six bytes
-            place = escape + (12 if data[escape + 2 : escape + 3].lower() == b"d" else 6)
+        found = _ESCAPE.match(data, escape)
+        place = found.end() if found else escape + 1
     place = max(place, at)
     while place < end and data[place] & 0xC0 == 0x80:
         place += 1

@@ -132,7 +132,9 @@ def chunks(
         offset += end
         length -= end
         wanted = size
-    yield offset, b"".join(held)
+    joined = b"".join(held)
+    held.clear()  # what may be large is not in memory twice
+    yield offset, joined
 
 
 def range_parts(file: InputFile) -> Iterator[Part]:

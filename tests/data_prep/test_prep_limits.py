@@ -252,11 +252,11 @@ def test_memory_does_not_grow_with_the_input(tmp_path, bpe_path):
 
 @pytest.mark.slow
 def test_memory_on_a_line_of_fifty_megabytes(tmp_path, bpe_path):
-    """A line is in memory three times while it is parsed: more than the 400 MiB of all else."""
+    """No more than for all else: its text is decoded piece by piece."""
     write_text(tmp_path / "x.txt", 50 * 10**6, " ")
     lines = [json.dumps({"text": (tmp_path / "x.txt").read_text()}), '{"text": "end"}']
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    assert peak_mib("jsonl", tmp_path / "x.jsonl", bpe_path, tmp_path / "out") < 500
+    assert peak_mib("jsonl", tmp_path / "x.jsonl", bpe_path, tmp_path / "out") < 400
     assert open_dataset(tmp_path / "out").manifest.counters["documents_cut_too_long"] == 1
 
 
@@ -264,4 +264,7 @@ def test_memory_on_a_line_of_fifty_megabytes(tmp_path, bpe_path):
 @pytest.mark.parametrize("split", ["0", "1"])
 def test_memory_on_two_gigabytes(tmp_path, bpe_path, split):
     write_text(tmp_path / "x.txt", 2 * 10**9, "\n\n")
-    assert peak_mib("text", tmp_path / "x.txt", bpe_path, tmp_path / "out", split) < 400
+    try:
+        assert peak_mib("text", tmp_path / "x.txt", bpe_path, tmp_path / "out", split) < 400
+    finally:  # pytest keeps the folders of the last runs
+        (tmp_path / "x.txt").unlink()

@@ -55,7 +55,7 @@ def test_wikitext_articles_that_are_too_long(tmp_path, monkeypatch, read):
 
 
 CHARACTERS = st.sampled_from(
-    [*'ab \n\t"\\/', "é", "日", "😀", "\u2028", "\ud83d", "\x7f", "\\u0041", "  "]
+    [*'ab \n\t"\\/', "é", "日", "😀", "\u2028", "\ud83d", "\ude00", "\x7f", "\\u0041", "  "]
 )
 
 
