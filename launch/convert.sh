@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Converts models: launch/convert.sh to-hf CHECKPOINT OUT; --help lists the rest
+# Converts models: to-hf CHECKPOINT OUT, from-hf MODEL RUN.yaml, from-reference model.bin OUT, inspect PATH; --help
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 PYTHON="$ROOT/.venv/bin/python"

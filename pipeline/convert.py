@@ -1,4 +1,4 @@
-"""`launch/convert.sh`: checkpoints to exported models."""
+"""`launch/convert.sh`: checkpoints, exported models and the authors' weights into each other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
+
+from data_prep.files import write_atomically
 from data_prep.tokenizer.load import load_tokenizer
+from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError, DataError, report
+from pipeline.model_card import model_card
 
 
 class _Parser(ArgumentParser):
@@ -28,6 +33,31 @@ def _parser() -> ArgumentParser:
     to_hf.add_argument("output", help="folder to write")
     to_hf.add_argument("--tokenizer", help="folder of tokenizer.json (default: the dataset's)")
     to_hf.set_defaults(run=_to_hf)
+    from_hf = commands.add_parser("from-hf", help="a run's config that starts from an exported one")
+    from_hf.add_argument("model", help="an exported model's folder, or a checkpoint's")
+    from_hf.add_argument("output", help="YAML file to write")
+    from_hf.add_argument("--data", required=True, help="dataset folder of data_prep")
+    from_hf.add_argument("--run-dir", required=True, help="folder of the new run")
+    from_hf.add_argument("--num-steps", type=int, default=1000, help="optimizer steps (1000)")
+    from_hf.add_argument("--context-tokens", type=int, default=1024, help="of a context (1024)")
+    from_hf.add_argument("--force", action="store_true", help="overwrite the file")
+    from_hf.set_defaults(run=_from_hf)
+    reference = commands.add_parser(
+        "from-reference", help="the authors' model.bin to an exported model, with a report"
+    )
+    reference.add_argument("file", help="model.bin; only tensors are read from it")
+    reference.add_argument("output", help="folder to write")
+    reference.add_argument("--tokenizer", required=True, help="folder of its tokenizer.json")
+    reference.add_argument("--bos-token-id", type=int, help="default: the end-of-document token")
+    reference.add_argument(
+        "--num-heads", type=int, nargs=3, metavar=("GENERATOR", "COMPOSITION", "PARSER"),
+        help="attention heads, which shapes do not tell (default: those of the released sizes)",
+    )  # fmt: skip
+    reference.set_defaults(run=_from_reference)
+    inspect = commands.add_parser("inspect", help="what a checkpoint or exported model holds")
+    inspect.add_argument("path", help="a checkpoint, a run, or an exported model")
+    inspect.add_argument("--tensors", action="store_true", help="list names and shapes")
+    inspect.set_defaults(run=_inspect)
     return parser
 
 
@@ -78,71 +108,108 @@ def _tokenizer_folder(given: str | None, run: dict[str, Any]) -> Path:
     return path / "tokenizer"
 
 
-def model_card(run: dict[str, Any], checkpoint: Path, num_parameters: int) -> str:
-    """README.md of an exported model: what it is, its data, training and held-out figures."""
-    kind = run["model"]["kind"]
-    name = "Generative Pretrained Structured Transformer" if kind == "gpst" else "GPT-2 baseline"
-    data = run["data"].get("path") or ", ".join(d["path"] for d in run["data"]["datasets"])
-    train, last = run["train"], _last_metrics(checkpoint)
-    # Only fine-tuning has such a file beside its data.
-    how = "fine-tuned" if (Path(data) / "examples.json").is_file() else "trained from scratch"
-    lines = [
-        "---",
-        "license: apache-2.0",
-        "pipeline_tag: text-generation",
-        f"tags: [{kind}, syntax, language-model]",
-        "---",
-        f"# {name}",
-        "",
-        f"{num_parameters:,} parameters, {how} on `{Path(data).name}` "
-        f"(contexts of {run['data']['context_tokens']} tokens, {train['global_batch_contexts']} a "
-        f"step, planned for {train['num_steps']} steps).",
-        "",
-    ]
-    if last:
-        lines += ["| measured last | |", "|---|---|"]
-        lines += [f"| {key} | {value:.6g} |" for key, value in last.items()]
-        lines.append("")
-    trees = _last_trees(checkpoint)
-    if trees:
-        lines += ["Trees that it induced for the run's fixed sentences:", "```", *trees, "```", ""]
-    use = (
-        "from gpst import GPST\nmodel = GPST.from_pretrained(FOLDER)\n"
-        'print(model.parse("The old man sails the boats."))\nprint(model.generate("The")[0].text)'
-        if kind == "gpst"
-        else "from transformers import GPT2LMHeadModel\n"
-        "model = GPT2LMHeadModel.from_pretrained(FOLDER)"
+def _from_hf(options: Namespace) -> None:
+    """Writes a run's config that starts from an exported model."""
+    from gpst.config import config_to_dict
+    from pipeline.tasks.loading import find_model
+
+    stored = find_model(options.model, "MODEL")
+    stored.weights()  # a damaged file is found now, not when the ranks start
+    model = config_to_dict(stored.config)
+    context = min(model["max_context_tokens"], options.context_tokens)
+    run: dict[str, Any] = {
+        "run_dir": options.run_dir,
+        "model": model,
+        "data": {"path": options.data, "context_tokens": context},
+        "train": {"num_steps": options.num_steps},
+        "checkpoint": {"init_from": str(stored.path.resolve())},
+    }
+    file = Path(options.output)
+    if file.exists() and not options.force:
+        raise ConfigError(f"{file} exists; give another name, or --force")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, yaml.safe_dump(run, sort_keys=False).encode())
+    except OSError as error:
+        raise DataError(f"cannot write {file}: {error.strerror or error}") from error
+    load_config(str(file), [])
+    print(f"{file}: starts from {stored.path}. Next: deepspeed launch/pretrain.sh --config {file}")
+
+
+def _from_reference(options: Namespace) -> None:
+    from gpst.hf.files import ModelFolderError, export, open_model
+    from gpst.hf.reference import ReferenceError, convert, read_tensors
+
+    tokenizer = Path(options.tokenizer)
+    try:
+        end_token = load_tokenizer(tokenizer).end_of_document_id
+        bos = end_token if options.bos_token_id is None else options.bos_token_id
+        heads = None if options.num_heads is None else tuple(options.num_heads)
+        found = convert(read_tensors(options.file), bos_token_id=bos, heads=heads)
+        card = _REFERENCE_CARD.format(file=Path(options.file).name)
+        export(options.output, found.config, found.weights, tokenizer, end_token, card)
+        open_model(options.output).model()
+    except (ReferenceError, ModelFolderError) as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"cannot write {options.output}: {error.strerror or error}") from error
+    print("theirs", "shape", "ours", "how", sep="\t")
+    for line in found.report:
+        shape = "x".join(map(str, line.shape))
+        print(line.source, shape, line.target or "-", line.how, sep="\t")
+    unused = sum(not line.target for line in found.report)
+    print(
+        f"{options.output}: {len(found.report)} tensors read, {unused} of them not needed",
+        file=sys.stderr,
     )
-    lines += ["```python", use, "```", ""]
-    return "\n".join(lines)
 
 
-_CARD_METRICS = ("step", "tokens", "loss", "perplexity/token", "eval/perplexity/token",
-                 "eval/joint_nats_per_token", "eval/bits_per_byte")  # fmt: skip
+_REFERENCE_CARD = """---
+license: apache-2.0
+pipeline_tag: text-generation
+tags: [gpst, syntax, language-model]
+---
+# Generative Pretrained Structured Transformer
+
+Converted from `{file}`, weights that the authors of the paper released
+(ACL 2024, arXiv 2403.08293).
+Their sentences were tokenized one by one, without a space before the first word.
+"""
 
 
-def _metrics(checkpoint: Path) -> list[dict[str, Any]]:
-    """The run's metrics, if they lie where a run has them."""
-    for folder in (checkpoint, checkpoint.parent.parent):
-        file = folder / "metrics.jsonl"
-        if file.is_file():
-            lines = file.read_text(encoding="utf-8").splitlines()
-            return [json.loads(line) for line in lines if line.endswith("}")]
-    return []
+def _inspect(options: Namespace) -> None:
+    """One `name: value` line for each thing a user asks about a checkpoint or an exported model."""
+    from gpst.config import config_to_dict
+    from pipeline.tasks.loading import find_model
 
+    path = Path(options.path)
+    if path.is_dir() and not (path / "config.json").is_file():
+        from pipeline.checkpoint_files import whole_checkpoint
 
-def _last_metrics(checkpoint: Path) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for line in _metrics(checkpoint):
-        found |= {key: line[key] for key in _CARD_METRICS if key in line}
-    return {key: found[key] for key in _CARD_METRICS if key in found}
+        checkpoint, state = whole_checkpoint(path)
+        engine = state.config["engine"]
+        print(f"checkpoint: {checkpoint} (whole)")
+        print(f"step: {state.step} of {state.config['train']['num_steps']}")
+        print(f"tokens: {state.tokens:,}")
+        print(f"written by: {state.world_size} ranks, ZeRO stage {engine['zero_stage']}")
+        path, model = checkpoint, state.config["model"]
+        from pipeline.checkpoint import load_model_weights
 
-
-def _last_trees(checkpoint: Path) -> list[str]:
-    found: dict[str, str] = {}
-    for line in _metrics(checkpoint):
-        found |= {k: v for k, v in line.items() if k.startswith("trees/") and isinstance(v, str)}
-    return [found[key] for key in sorted(found)]
+        weights = load_model_weights(checkpoint)[1]
+    else:
+        stored = find_model(path, "PATH")
+        model, weights = config_to_dict(stored.config), stored.weights()
+        print(f"exported model: {path}")
+    print(f"kind: {model['kind']}")
+    unique = {tensor.data_ptr(): tensor for tensor in weights.values()}
+    print(f"parameters: {sum(tensor.numel() for tensor in unique.values()):,}")
+    broken = [n for n, t in weights.items() if not bool(t.isfinite().all())]
+    print(f"not finite: {', '.join(broken) or 'none'}")
+    for name, value in model.items():
+        print(f"  {name}: {json.dumps(value)}")
+    if options.tensors:
+        for name, tensor in weights.items():
+            print(f"{name}\t{'x'.join(map(str, tensor.shape))}\t{tensor.dtype}")
 
 
 if __name__ == "__main__":
