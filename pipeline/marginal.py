@@ -27,6 +27,8 @@ class MarginalEvaluation:
     """The same with the actions that close the last sentence."""
     beam: int
     histories: int
+    contexts: tuple[tuple[int, int, float], ...]
+    """Of each context its number in the split, its tokens and its nats."""
 
     @property
     def token_perplexity(self) -> float:
@@ -53,22 +55,22 @@ def evaluate_marginal(
             which is looser and slower in long contexts.
         on_done: hears after each batch how many contexts it had.
     """
-    contexts = [
-        sentence_lists(source.batch([number]))
-        for number in evaluation_contexts(source, max_contexts)
-    ]
+    numbers = evaluation_contexts(source, max_contexts).tolist()
+    contexts = [sentence_lists(source.batch([number])) for number in numbers]
+    sizes = [sum(map(len, context)) for context in contexts]
     results = search_texts(model, contexts, beam=beam, histories=histories, on_done=on_done)
-    nats = 0.0
+    each = []
     for result in results:
         assert result.prefix_log_p is not None
-        nats -= float(result.prefix_log_p[-1])
+        each.append(-float(result.prefix_log_p[-1]))
     return MarginalEvaluation(
         num_contexts=len(contexts),
-        num_tokens=sum(len(sentence) for context in contexts for sentence in context),
-        nats=nats,
+        num_tokens=sum(sizes),
+        nats=math.fsum(each),
         closed_nats=-sum(result.log_p for result in results),
         beam=beam,
         histories=histories,
+        contexts=tuple(zip(numbers, sizes, each, strict=True)),
     )
 
 

@@ -59,7 +59,7 @@ def collect(folders: Sequence[str]) -> Collected:
     for name in folders:
         folder = Path(name)
         if not folder.is_dir():
-            raise ConfigError(f"report: {folder}: no such folder; give folders of runs")
+            raise ConfigError(f"{folder}: no such folder; give folders of runs")
         for file in sorted(folder.rglob(RESULTS)):
             # A fine-tuning's seeds are summed up one folder above.
             seed = file.parent.name.startswith("seed-")
@@ -70,7 +70,7 @@ def collect(folders: Sequence[str]) -> Collected:
             if metrics:
                 trainings[file.resolve()] = Training(file.parent, metrics)
     if not results and not trainings:
-        raise ConfigError(f"report: no {RESULTS} and no {FILE_NAME} in {', '.join(folders)}")
+        raise ConfigError(f"no {RESULTS} and no {FILE_NAME} in {', '.join(folders)}")
     return Collected(list(results.values()), list(trainings.values()))
 
 

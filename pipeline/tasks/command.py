@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from pipeline.errors import ConfigError, PipelineError, report
+from pipeline.errors import ConfigError, report
 
 
 class _Parser(ArgumentParser):
@@ -32,9 +32,9 @@ def run_task(
     add_arguments(parser)
     try:
         return run(parser.parse_args(sys.argv[1:] if argv is None else argv))
-    except (PipelineError, KeyboardInterrupt) as error:
-        return report(error, name)
     except BrokenPipeError:
         # Who reads the table has had enough; nothing may be written when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except BaseException as error:
+        return report(error, name)

@@ -3,116 +3,153 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from statistics import fmean, pstdev
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from data_prep.shard import Dataset, open_dataset
-from pipeline.errors import ConfigError, report
+from pipeline.errors import ConfigError
+from pipeline.tasks.command import run_task
+from pipeline.tasks.options import add_options, option, read_options
+
+SUMMARY = (
+    "Per-token perplexity on the same held-out contexts, one table: a unigram model, GPT-2, GPST "
+    "given its induced trees, and GPST with its trees marginalised over a beam, which is the "
+    "figure that compares with GPT-2."
+)
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"command line: {message} (see --help)")
+@dataclass(frozen=True)
+class Options:
+    """See `add_arguments`."""
 
-
-def _parser() -> ArgumentParser:
-    parser = _Parser(
-        prog="evaluate perplexity",
-        description="Per-token perplexity on the same held-out contexts, one table: a unigram "
-        "model, GPT-2, GPST given its induced trees, and GPST with its trees marginalised over a "
-        "beam, which is the figure that compares with GPT-2.",
-        allow_abbrev=False,
+    model: tuple[str, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
+    gpt2: tuple[str, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
+    data: str | None = option(None, "dataset directory of data_prep")
+    beam: int = option(20, "hypotheses a context")
+    histories: int = option(
+        1, "of them, those that go on into the next sentence with the weight of all"
     )
-    parser.add_argument("--model", required=True, help="GPST: exported folder, run or checkpoint")
-    parser.add_argument("--gpt2", help="a GPT-2 baseline to show beside it")
-    parser.add_argument("--data", required=True, help="dataset directory of data_prep")
-    parser.add_argument("--beam", type=int, default=20, help="hypotheses a context (20)")
-    parser.add_argument(
-        "--histories",
-        type=int,
-        default=1,
-        help="of them, those that go on into the next sentence with the weight of all (1)",
-    )
-    parser.add_argument("--max-contexts", type=int, help="a fixed choice of so many; default all")
-    parser.add_argument("--context-tokens", type=int, help="default: what the model takes")
-    parser.add_argument("--output", help="folder for results.json (default: the model's)")
-    parser.add_argument("--device", help="cpu or cuda; by default a GPU when there is one")
-    return parser
+    max_contexts: int | None = option(None, "a fixed choice of so many; by default all")
+    context_tokens: int | None = option(None, "by default what the model takes")
+    output: str | None = option(None, "folder for results.json (by default the first model's)")
+    device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "histories", "max_contexts", "context_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be at least 1")
+        for name in ("model", "data"):
+            if not getattr(self, name):
+                raise ConfigError(f"--{name} is missing (see --help)")
+        if not Path(str(self.data)).is_dir():
+            raise ConfigError(f"--data {self.data}: no such dataset directory")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    try:
-        _run(arguments)
-    except BaseException as error:
-        return report(error, "evaluate perplexity")
-    return 0
+    return run_task(
+        "perplexity", SUMMARY, lambda parser: add_options(parser, Options), _run, arguments
+    )
 
 
-def _run(argv: Sequence[str]) -> None:
-    options = _parser().parse_args(argv)
-    for name in ("beam", "histories", "max_contexts", "context_tokens"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be at least 1")
-    if not Path(options.data).is_dir():
-        raise ConfigError(f"--data {options.data}: no such dataset directory")
-    dataset = open_dataset(options.data)
+def _run(arguments: Namespace) -> int:
+    options = read_options(Options, arguments)
+    dataset = open_dataset(str(options.data))
     # What takes seconds to import comes after the checks.
-    from gpst.model import GPST
-    from pipeline.data import ContextSource
     from pipeline.evaluate import unigram_perplexity
-    from pipeline.tasks.loading import load_model
     from pipeline.tasks.outcome import Outcome
 
-    loaded = load_model(options.model, options.device)
-    if not isinstance(loaded.model, GPST):
-        raise ConfigError(f"--model {options.model} is a GPT-2 baseline; give it as --gpt2")
-    _check_tokenizer(loaded.tokenizer, dataset, options.model)
-    limit = loaded.model.config.max_context_tokens
-    source = ContextSource([dataset], "validation", options.context_tokens or limit)
-    outcome = Outcome.at(options.output or options.model)
-    rows: dict[str, float] = {}
+    if options.output:
+        Outcome.at(options.output)  # what is wrong with it is said before the work
+    runs: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
+    for path in options.model:
+        runs.append(_one_gpst(options, path, dataset, lines))
+    source = _source(options, dataset, "validation", runs[0]["limit"])
     _say("unigram")
-    train = ContextSource([dataset], "train", options.context_tokens or limit)
-    rows["unigram"] = unigram_perplexity(train, source, max_contexts=options.max_contexts)
-    results: dict[str, Any] = {"gpst": loaded.path, "gpst_fingerprint": loaded.fingerprint}
-    if options.gpt2:
-        rows["GPT-2"] = _gpt2(options, dataset, source, results)
-    rows |= _gpst(options, loaded.model, loaded.device, source, results)
-    results |= {
+    train = _source(options, dataset, "train", runs[0]["limit"])
+    values = {"unigram": [unigram_perplexity(train, source, max_contexts=options.max_contexts)]}
+    baselines = [_one_gpt2(options, path, dataset, source) for path in options.gpt2]
+    if baselines:
+        values["GPT-2"] = [run["token_perplexity"] for run in baselines]
+    for name in runs[0]["token_perplexity"]:
+        values[name] = [run["token_perplexity"][name] for run in runs]
+    results: dict[str, Any] = {
         "task": "perplexity",
+        "options": asdict(options),
         "data": str(dataset.path),
         "data_fingerprint": dataset.manifest.fingerprint,
         "split": "validation",
         "beam": options.beam,
-        "token_perplexity": rows,
+        "gpst": options.model[0],
+        "num_contexts": runs[0]["num_contexts"],
+        "num_tokens": runs[0]["num_tokens"],
+        "token_perplexity": {name: fmean(own) for name, own in values.items()},
+        "deviation": {name: pstdev(own) for name, own in values.items()},
+        "runs": runs,
+        "gpt2_runs": baselines,
     }
-    outcome.write(results, [])
-    print(_table(rows, results))
+    Outcome.at(options.output or options.model[0]).write(results, lines)
+    print(_table(values, results))
+    return 0
 
 
-def _gpt2(options: Any, dataset: Dataset, source: Any, results: dict[str, Any]) -> float:
+def _source(options: Options, dataset: Dataset, split: Any, limit: int) -> Any:
+    from pipeline.data import ContextSource
+
+    return ContextSource([dataset], split, options.context_tokens or limit)
+
+
+def _one_gpst(
+    options: Options, path: str, dataset: Dataset, lines: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Figures of one GPST; a line a context is added to `lines`."""
+    from gpst.model import GPST
+    from pipeline.tasks.loading import load_model
+
+    loaded = load_model(path, options.device)
+    if not isinstance(loaded.model, GPST):
+        raise ConfigError(f"--model {path} is a GPT-2 baseline; give it as --gpt2")
+    _check_tokenizer(loaded.tokenizer, dataset, path)
+    limit = loaded.model.config.max_context_tokens
+    results: dict[str, Any] = {
+        "path": loaded.path, "fingerprint": loaded.fingerprint, "limit": limit
+    }  # fmt: skip
+    source = _source(options, dataset, "validation", limit)
+    results["token_perplexity"] = _gpst(options, loaded.model, loaded.device, source, results)
+    lines += [
+        {"model": path, "context": number, "tokens": tokens, "nats": nats}
+        for number, tokens, nats in results["marginal"].pop("contexts")
+    ]
+    return results
+
+
+def _one_gpt2(options: Options, path: str, dataset: Dataset, source: Any) -> dict[str, Any]:
     from pipeline.evaluate import evaluate_model
     from pipeline.tasks.loading import load_model
 
     _say("GPT-2")
-    baseline = load_model(options.gpt2, options.device)
-    _check_tokenizer(baseline.tokenizer, dataset, options.gpt2)
-    results |= {"gpt2": baseline.path, "gpt2_fingerprint": baseline.fingerprint}
+    baseline = load_model(path, options.device)
+    _check_tokenizer(baseline.tokenizer, dataset, path)
     found = evaluate_model(
         baseline.model, source, max_contexts=options.max_contexts, device=baseline.device
     )
-    return found.token_perplexity
+    return {
+        "path": baseline.path,
+        "fingerprint": baseline.fingerprint,
+        "token_perplexity": found.token_perplexity,
+    }
 
 
 def _gpst(
-    options: Any, model: Any, device: Any, source: Any, results: dict[str, Any]
+    options: Options, model: Any, device: Any, source: Any, results: dict[str, Any]
 ) -> dict[str, float]:
     from tqdm import tqdm
 
@@ -144,10 +181,15 @@ def _gpst(
     }
 
 
-def _table(rows: dict[str, float], results: dict[str, Any]) -> str:
+def _table(values: dict[str, list[float]], results: dict[str, Any]) -> str:
     from pipeline.tasks.outcome import table
 
-    text = table(["model", "perplexity per token"], [[name, ppl] for name, ppl in rows.items()])
+    several = any(len(own) > 1 for own in values.values())
+    spread = [[pstdev(own) if len(own) > 1 else None] if several else [] for own in values.values()]
+    rows = [
+        [name, fmean(own), *more] for (name, own), more in zip(values.items(), spread, strict=True)
+    ]
+    text = table(["model", "perplexity per token", *["deviation"] * several], rows)
     return (
         f"{results['num_tokens']} held-out tokens in {results['num_contexts']} contexts of "
         f"{results['data']}\n\n{text}\n\nGiven its trees, GPST's figure leaves out what the trees "

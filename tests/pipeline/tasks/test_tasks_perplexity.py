@@ -105,6 +105,24 @@ def test_the_command_prints_one_table_and_writes_it(folder, capsys, tmp_path):
         assert rows[name] == pytest.approx(expected, rel=1e-6)
     assert results["num_contexts"] == 3
     assert results["data_fingerprint"] == dataset.manifest.fingerprint
+    lines = [json.loads(x) for x in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    mean = sum(line["nats"] for line in lines) / sum(line["tokens"] for line in lines)
+    assert math.exp(mean) == pytest.approx(rows["GPST, trees marginalised over a beam of 4"])
+
+    # Several models: the mean, and the deviation beside it.
+    config = tmp_path / "two.yaml"
+    model = str(folder / "gpst")
+    config.write_text(json.dumps({"model": [model, model], "data": str(folder / "data")}))
+    more = ["--beam", "4", "--context-tokens", "32", "--max-contexts", "3", "--device", "cpu"]
+    arguments = ["--config", str(config), "--output", str(tmp_path / "two"), *more]
+    assert perplexity.main(arguments) == 0
+    assert "deviation" in capsys.readouterr().out
+    two = json.loads((tmp_path / "two" / "results.json").read_text())
+    assert len(two["runs"]) == 2
+    name = "GPST given its induced trees"
+    assert two["token_perplexity"][name] == pytest.approx(rows[name], rel=1e-6)
+    assert two["deviation"][name] == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
