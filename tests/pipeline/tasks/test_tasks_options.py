@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.tasks import grammar_induction, syntactic_generalization
+from pipeline.tasks import grammar_induction, perplexity, syntactic_generalization
 from pipeline.tasks.command import run_task
 from pipeline.tasks.options import add_options, option, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
@@ -65,6 +65,7 @@ def test_shipped_configs_load(path: Path) -> None:
             syntactic_generalization.Options,
             {"model": ["m"], "suites": "s"},
         ),
+        "language_modelling": (perplexity.Options, {"model": ["m"], "data": str(CONFIGS)}),
     }
     cls, given = next(value for name, value in tasks.items() if path.stem.startswith(name))
 
