@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "soak")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args()
+    os.environ["DS_ACCELERATOR"] = "cpu"
     build_data()
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)

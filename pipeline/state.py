@@ -136,14 +136,21 @@ def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, whe
         if old != new:
             raise ConfigError(
                 f"{name}: {new!r} here, but {old!r} in checkpoint {where}; set it back, or start "
-                "another run with a run_dir of its own"
+                f"another run: a run_dir of its own{_weights_alone(name, where)}"
             )
     if saved.dataset_fingerprint != fingerprint:
         raise ConfigError(
             f"data: is not what checkpoint {where} was trained on (fingerprint "
             f"{fingerprint[:12]}, was {saved.dataset_fingerprint[:12]}); give the same dataset, or "
-            "start another run with a run_dir of its own"
+            f"start another run: a run_dir of its own{_weights_alone('data', where)}"
         )
+
+
+def _weights_alone(name: str, where: Path) -> str:
+    """How another run begins with the checkpoint's weights, where its model is the same."""
+    if name.startswith("model"):
+        return ""
+    return f", and checkpoint.init_from={where} to begin with its weights"
 
 
 def _at(tree: dict[str, Any], dotted: str) -> Any:

