@@ -106,6 +106,14 @@ def test_python_starts_one_rank(run, toy_config):
     assert "x 1 ranks" in done.stdout
 
 
+def test_dry_run_plans_for_8_a100_without_data(run):
+    config = PRETRAIN.parents[1] / "configs" / "run" / "gpst_small_openwebtext.yaml"
+    done = run(sys.executable, PRETRAIN, "--config", config, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "memory on 8 x A100 80 GB" in done.stdout
+    assert "not ready    the dataset is not there" in done.stdout
+
+
 def test_executable_prints_the_config_without_starting_ranks(run, toy_config):
     done = run(PRETRAIN, "--config", toy_config, "--print-config")
     assert (done.returncode, done.stderr) == (0, "")

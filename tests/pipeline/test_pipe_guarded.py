@@ -94,7 +94,10 @@ def test_samples_are_written_on_their_schedule(pretrain, tmp_path):
     options = (
         "{log_every_steps: 4, sample_every_steps: 6, sentences: [w1 w4 w7 w10], prompts: [w2]}"
     )
-    code, _, err = pretrain("run", f"monitor={options}", "engine.zero_stage=3")
+    treebank = tmp_path / "gold.txt"
+    treebank.write_text("(S (NP (D w1) (N w2)) (VP (V w3) (N w4)))\n")
+    evaluate = f"evaluate={{every_steps: 6, max_contexts: 2, treebank: {treebank}}}"
+    code, _, err = pretrain("run", f"monitor={options}", evaluate, "engine.zero_stage=3")
     assert code == 0, err
     lines = read_metrics(tmp_path / "run" / "samples.jsonl")
     assert [line["step"] for line in lines] == [6, 12]
@@ -102,3 +105,8 @@ def test_samples_are_written_on_their_schedule(pretrain, tmp_path):
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / "steps")).Reload()
     assert [event.step for event in events.Images("trees/0")] == [6, 12]
     assert [event.step for event in events.Scalars("trees/change")] == [12]
+    scored = [
+        line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/f1" in line
+    ]
+    assert [line["step"] for line in scored] == [6, 12]
+    assert all(line["eval/f1"] in (0.0, 50.0, 100.0) for line in scored)
