@@ -24,6 +24,11 @@ class NoInputError(InputError):
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
+    device_argument(parser)
+
+
+def device_argument(parser: argparse.ArgumentParser) -> None:
+    """--device."""
     parser.add_argument("--device", help="cpu or cuda; by default a GPU when there is one")
 
 
