@@ -73,7 +73,7 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
     )
     # An exported model serves as well.
     exported = tmp_path / "exported"
-    assert convert.main(["to-hf", str(first), str(exported)]) == 0
+    assert convert.main(["to-hf", str(first), str(exported), "--end-of-document", "w0"]) == 0
     model = build_model(check_run(load_config(toy_config), 1).config.model_config)
     load_init_weights(model, str(exported))
     assert same(model.state_dict(), given)
