@@ -198,6 +198,8 @@ def main() -> None:
             for sentence in naive:
                 spent = timed(lambda s=sentence, b=beam: plain.parse(s, b))
                 record(f"plain loop, beam {beam}, {len(sentence)} tokens", spent)
+            if not naive:
+                continue
             [check] = search_texts(model, [[naive[0]]], beam=beam)
             assert abs(check.log_p - plain.parse(naive[0], beam)) < 1e-2, "the two disagree"
     median = {name: statistics.median(values) for name, values in seconds.items()}
