@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from gpst.hf.files import export
 from gpst.model import build_model
-from pipeline import convert
 from pipeline.checkpoint import load_init_weights, load_model_weights, read_state
 from pipeline.checkpoint_files import list_checkpoints
 from pipeline.config import load_config
@@ -72,10 +72,11 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
         f"checkpoint.init_from={list_checkpoints(first / 'checkpoints')[-1]}" in seen[4]["err"][0]
     )
     # An exported model serves as well.
-    exported = tmp_path / "exported"
-    assert convert.main(["to-hf", str(first), str(exported), "--end-of-document", "w0"]) == 0
-    model = build_model(check_run(load_config(toy_config), 1).config.model_config)
-    load_init_weights(model, str(exported))
+    config = check_run(load_config(toy_config), 1).config
+    tokenizer = Path(str(config.data.path)) / "tokenizer"
+    export(tmp_path / "exported", config.model_config, given, tokenizer, 0)
+    model = build_model(config.model_config)
+    load_init_weights(model, str(tmp_path / "exported"))
     assert same(model.state_dict(), given)
 
 
