@@ -19,6 +19,7 @@ from pipeline.checkpoint_files import FOLDER, step_name
 from pipeline.config import RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource
+from pipeline.errors import ConfigError
 from pipeline.loop import Outcome as TrainingOutcome
 from pipeline.metrics_file import FILE_NAME, read_metrics
 from pipeline.preflight import Plan, check_run
@@ -75,6 +76,8 @@ def check_finetune(config: FinetuneConfig, world_size: int) -> FinetunePlan:
     section = next(iter(config.sections.values()))
     reader = TextReader(stored.tokenizer, section.segmenter)
     task = make_task(section, reader, stored.config.max_context_tokens)
+    if task.needs_trees and stored.config.kind != "gpst":
+        raise ConfigError(f"init {config.init}: is no GPST, and {task.name} needs its trees")
     parts = (task.name, *task.key(), *reader.identity, stored.config.max_context_tokens)
     key = hashlib.sha256(repr(parts).encode() + _content(task).encode()).hexdigest()
     record = prepare_examples(

@@ -32,6 +32,8 @@ class FinetuneTask(ABC):
     """What was done, in a sentence, for results.json."""
     num_labels: int | None = None
     """Classes of the examples' labels; None: the model stays a language model."""
+    needs_trees = False
+    """Only a GPST will do."""
     selects = True
     """The evaluation gives "eval/score", by which the best epoch is chosen; else the last."""
 

@@ -32,6 +32,7 @@ class GrammarInductionTask(FinetuneTask):
     """See the module. Only words are trained on; trees are looked at for F1 alone."""
 
     name = "grammar_induction"
+    needs_trees = True
     protocol = (
         "fine-tuned on the words of the training trees, best epoch by F1 on the validation trees; "
         "sentence-level unlabelled F1 of Kim et al. 2019 (docs: design/evaluation.md)"
@@ -85,8 +86,7 @@ class GrammarInductionTask(FinetuneTask):
         self, model: nn.Module, gold: Sequence[GoldTree], parser: Parser, world: World
     ) -> list[list[Span]]:
         """Spans over words of every sentence; the ranks share the work, and all get it."""
-        if not isinstance(model, GPST):
-            raise ConfigError("init: is no GPST and induces no trees")
+        assert isinstance(model, GPST)  # checked before the run
         mine = list(shared(world, len(gold)))
         sentences = [
             to_pieces(

@@ -281,11 +281,16 @@ def same_environment():
     ("override", "code", "message"),
     [
         ("init=nowhere", 2, "finetune: init nowhere: no such folder"),
+        ("init={gpt2}", 2, "model-gpt2: is no GPST, and grammar_induction needs its trees"),
         ("grammar_induction.test=gone.txt", 2, "grammar_induction.test gone.txt: no such file"),
         ("train.global_batch_contexts=3", 2, "finetune: train.global_batch_contexts 3 is not"),
     ],
 )
-def test_user_errors_end_with_one_line(induction_config, capsys, override, code, message):
+def test_user_errors_end_with_one_line(
+    induction_config, model_folder, capsys, override, code, message
+):
+    if "{gpt2}" in override:
+        override = override.format(gpt2=model_folder("gpt2"))
     assert main(["finetune", "--config", str(induction_config), override]) == code
     error = capsys.readouterr().err
     assert message in error
