@@ -122,11 +122,10 @@ def test_no_sample_is_repeated_or_skipped_across_worlds(config, play, tmp_path):
     last = {"record": str(record), "overrides": ["engine.zero_stage=2"]}
     killed = {"record": str(record), "overrides": ["engine.zero_stage=3"]}
     stopped = {"record": str(record), "ranks": 1, "overrides": ["train.stop_at_step=14"]}
-    kill = {"kill": [0, 1], "kill_after_steps": 4, "kill_after_s": 0.0}
-    episodes = play(file, {**killed, **kill}, stopped, last)
+    episodes = play(file, {**killed, "dies_in_step": 6}, stopped, last)
     assert [episode["codes"] for episode in episodes] == [[-9, -9], [0], [0, 0]], episodes
     reached = int(episodes[1]["err"][0].partition("(step ")[2].partition(")")[0])
-    assert 0 < reached < 14
+    assert reached == 6
     taken: dict[int, dict[int, list]] = {}
     for name in ("steps-2", "steps-1"):
         for rank in (0, 1):

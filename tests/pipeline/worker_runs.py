@@ -3,10 +3,10 @@
     worker_runs.py EPISODES.json     prints a list of what became of each episode, as JSON
 
 An episode is {"config": YAML, "ranks", "overrides", "record": a folder or null, "kill": [ranks],
-"kill_after_steps", "kill_after_s", "full_at_step": step or null, "full_rank"}: from the checkpoint
-of that step on, that rank finds the disk full. Torch and DeepSpeed are imported once and every rank
-is a fork. With "record", each rank appends {"step", "rank", "rows"} to a file of its own after
-every step: the tokens of the contexts that it trained on.
+"kill_after_s", "dies_in_step", "full_at_step", "full_rank"}: from the checkpoint of `full_at_step`
+on, that rank finds the disk full; in `dies_in_step` all ranks kill themselves. Torch and DeepSpeed
+are imported once and every rank is a fork. With "record", each rank appends {"step", "rank",
+"rows"} to a file of its own after every step: the tokens of the contexts that it trained on.
 """
 
 import errno
@@ -39,8 +39,8 @@ FIRST_STEP_S = 90.0
 """Longest wait for the first step of an episode."""
 
 
-def record_steps(file: Path) -> None:
-    """Makes the training loop write down what it trained on."""
+def record_steps(file: Path, last_step: int | None) -> None:
+    """Makes the training loop write down what it trained on, and die in `last_step`."""
     plain = loop.take_step
 
     def take_step(engine, source, config, plan, world, step, *, batches, **options):
@@ -56,6 +56,8 @@ def record_steps(file: Path) -> None:
         report = plain(engine, source, config, plan, world, step, batches=Recording(), **options)
         with open(file, "a") as stream:
             stream.write(json.dumps({"step": step, "rank": world.rank, "rows": rows}) + "\n")
+        if step == last_step:
+            os.kill(os.getpid(), signal.SIGKILL)
         return report
 
     loop.take_step = take_step
@@ -87,7 +89,7 @@ def rank_main(episode: dict[str, Any], rank: int, port: int, folder: Path, trace
         os.dup2(os.open(folder / f"{name}-{rank}", os.O_WRONLY | os.O_CREAT), stream)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(episode["ranks"]))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
-    record_steps(trace)
+    record_steps(trace, episode.get("dies_in_step"))
     if episode.get("full_at_step") is not None and rank == episode["full_rank"]:
         fill_disk(episode["full_at_step"])
     return pretrain.main(["--config", episode["config"], *episode["overrides"]])
@@ -122,7 +124,7 @@ def run(episode: dict[str, Any], folder: Path) -> dict[str, Any]:
     saving = None
     if episode.get("kill"):
         deadline = time.monotonic() + FIRST_STEP_S
-        while count_lines(traces[0]) < before + episode.get("kill_after_steps", 1):
+        while count_lines(traces[0]) <= before:
             assert time.monotonic() < deadline, (folder / "err-0").read_text()
             time.sleep(0.005)
         time.sleep(episode["kill_after_s"])
