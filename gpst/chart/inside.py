@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from gpst.chart.pairs import Incoming, PairPass, Pairs
 from gpst.chart.plan import ChartPlan, Level
 from gpst.composition import Composition
+from gpst.kernels import use_triton
 from gpst.kernels.pair import add_norm_backward
 
 
@@ -79,10 +80,50 @@ def _pairs(plan: ChartPlan, level: Level, table: Tensor) -> Pairs:
     return Pairs(table, plan.left[level.edges], table, plan.right[level.edges])
 
 
+def _offsets(plan: ChartPlan, level: Level) -> Tensor:
+    """(cells of the level + 1,) where the edges of each cell begin, from the level's first."""
+    begin = plan.edge_start[plan.internal(level.cells)] - level.first_edge
+    return torch.nn.functional.pad(begin, (0, 1), value=level.last_edge - level.first_edge)
+
+
 def _edge_heights(plan: ChartPlan, level: Level, heights: Tensor) -> Tensor:
     """(edges of the level,) 1 + max(h_l, h_r)."""
     edges = level.edges
     return 1.0 + torch.maximum(heights[plan.left[edges]], heights[plan.right[edges]])
+
+
+def _mix(
+    settings: _Settings,
+    level: Level,
+    vectors: Tensor,
+    edge_heights: Tensor,
+    table: Tensor,
+    inverse_std: Tensor,
+    heights: Tensor,
+    scores: Tensor,
+    weights: Tensor,
+) -> None:
+    """Fills the level's rows of the tables and its weights from its edges' vectors and scores."""
+    dim = vectors.shape[1]
+    if use_triton(vectors):
+        from gpst.kernels.triton_segments import segment_mix
+
+        cells, offsets = level.cells, _offsets(settings.plan, level)
+        values, inverse_std[cells], weights[level.edges], heights[cells] = segment_mix(
+            vectors, scores[level.edges], offsets, settings.temperature, edge_heights, norm=True
+        )
+        table[cells] = values.to(table.dtype)
+        return
+    for block in level.blocks:
+        cells, edges, shape = block.cells, block.edges, block.shape
+        local = level.local_edges(block)
+        a = torch.softmax(scores[edges].view(shape) / settings.temperature, 1)
+        mixed = (a.unsqueeze(2) * vectors[local].view(*shape, dim)).sum(1)
+        normed, _, inverse = torch.native_layer_norm(mixed, (dim,), None, None, 1e-5)
+        weights[edges] = a.flatten()
+        table[cells] = normed.to(table.dtype)
+        inverse_std[cells] = inverse
+        heights[cells] = (a * edge_heights[local].view(shape)).sum(1)
 
 
 class _Inside(torch.autograd.Function):
@@ -103,16 +144,9 @@ class _Inside(torch.autograd.Function):
             vectors_of_levels.append(vectors)
             scores[level.edges] = level_scores
             edge_heights = _edge_heights(plan, level, heights)
-            for block in level.blocks:
-                cells, edges, shape = block.cells, block.edges, block.shape
-                local = level.local_edges(block)
-                a = torch.softmax(scores[edges].view(shape) / settings.temperature, 1)
-                mixed = (a.unsqueeze(2) * vectors[local].view(*shape, dim)).sum(1)
-                normed, _, inverse = torch.native_layer_norm(mixed, (dim,), None, None, 1e-5)
-                weights[edges] = a.flatten()
-                table[cells] = normed.to(table.dtype)
-                inverse_std[cells] = inverse
-                heights[cells] = (a * edge_heights[local].view(shape)).sum(1)
+            _mix(
+                settings, level, vectors, edge_heights, table, inverse_std, heights, scores, weights
+            )
         if settings.with_gradient:
             ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
             ctx.parameters = parameters
@@ -176,27 +210,49 @@ def _through_softmax(
     Args:
         vectors: (edges, D) m_e. mixed: (R, cells, D) gradient of sum_e a_e m_e.
     """
-    plan, dim = settings.plan, vectors.shape[1]
+    plan = settings.plan
     live = mixed[0] - mixed[1] if len(mixed) == 2 else mixed[0]
-    into_scores = torch.empty_like(weights[level.edges])
-    into_edge_heights = torch.empty_like(into_scores)
     edge_heights = _edge_heights(plan, level, heights)
-    for block in level.blocks:
-        shape, local = block.shape, level.local_edges(block)
-        own = slice(block.first_cell - level.first_cell, None)
-        own = slice(own.start, own.start + block.num_cells)
-        a = weights[block.edges].view(shape)
-        from_heights = into_heights[block.cells].unsqueeze(1)
-        into_a = torch.bmm(
-            vectors[local].view(*shape, dim).to(live.dtype), live[own].unsqueeze(2)
-        ).squeeze(2)
-        into_a = into_a + from_heights * edge_heights[local].view(shape)
-        into_s = a * (into_a - (a * into_a).sum(1, keepdim=True)) / settings.temperature
-        into_scores[local] = into_s.flatten()
-        into_edge_heights[local] = (a * from_heights).flatten()
+    if use_triton(vectors):
+        from gpst.kernels.triton_segments import segment_mix_backward
+
+        into_scores, into_edge_heights = segment_mix_backward(
+            vectors, weights[level.edges], _offsets(plan, level), live, settings.temperature,
+            edge_heights, into_heights[level.cells],
+        )  # fmt: skip
+    else:
+        into_scores, into_edge_heights = _through_dense_softmax(
+            settings, level, vectors, live, edge_heights, weights, into_heights
+        )
     left, right = plan.left[level.edges], plan.right[level.edges]
     # The larger child's height counts; equal ones share, as torch.maximum does it.
     share = 0.5 + 0.5 * torch.sign(heights[left] - heights[right])
     into_heights.index_add_(0, left, into_edge_heights * share)
     into_heights.index_add_(0, right, into_edge_heights * (1.0 - share))
     return into_scores
+
+
+def _through_dense_softmax(
+    settings: _Settings,
+    level: Level,
+    vectors: Tensor,
+    live: Tensor,
+    edge_heights: Tensor,
+    weights: Tensor,
+    into_heights: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the scores and of the heights of a level's edges, block by block."""
+    into_scores = torch.empty_like(weights[level.edges])
+    into_edge_heights = torch.empty_like(into_scores)
+    for block in level.blocks:
+        shape, local = block.shape, level.local_edges(block)
+        first = block.first_cell - level.first_cell
+        a = weights[block.edges].view(shape)
+        from_heights = into_heights[block.cells].unsqueeze(1)
+        own = live[first : first + block.num_cells].unsqueeze(2)
+        into_a = torch.bmm(vectors[local].view(*shape, -1).to(live.dtype), own).squeeze(2)
+        into_a = into_a + from_heights * edge_heights[local].view(shape)
+        into_s = a * (into_a - (a * into_a).sum(1, keepdim=True)) / settings.temperature
+        into_scores[local] = into_s.flatten()
+        into_edge_heights[local] = (a * from_heights).flatten()
+    return into_scores, into_edge_heights

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from gpst.chart.pairs import Incoming, PairPass, Pairs
 from gpst.chart.plan import ChartPlan, OutsideLevel
 from gpst.composition import Decomposition
+from gpst.kernels import use_triton
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,22 @@ def _pairs(plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_a
     )
 
 
+def _offsets(child: Tensor, size: int) -> Tensor:
+    """(size + 1,) where the messages to each child begin; they are sorted by child."""
+    return torch.searchsorted(child, torch.arange(size + 1, device=child.device))
+
+
+def _into_scores(vectors: Tensor, weights: Tensor, child: Tensor, mixed: Tensor) -> Tensor:
+    """Gradient of the messages' scores from that of the children's vectors, (children, D)."""
+    if use_triton(vectors):
+        from gpst.kernels.triton_segments import segment_mix_backward
+
+        return segment_mix_backward(vectors, weights, _offsets(child, len(mixed)), mixed)[0]
+    into_w = (vectors * mixed.index_select(0, child)).sum(1)
+    along = torch.zeros_like(mixed[:, 0]).index_add_(0, child, weights * into_w)
+    return weights * (into_w - along[child])
+
+
 class _Outside(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -86,10 +103,15 @@ class _Outside(torch.autograd.Function):
             vectors, scores = passage.forward(_pairs(plan, level, table, inside_ae))
             vectors_of_levels.append(vectors)
             child, size = plan.message_child[level.messages], level.last_row - level.first_row
-            w = segment_softmax(scores, child, size)
+            if use_triton(vectors):
+                from gpst.kernels.triton_segments import segment_mix
+
+                mixed, _, w, _ = segment_mix(vectors, scores, _offsets(child, size))
+            else:
+                w = segment_softmax(scores, child, size)
+                mixed = torch.zeros(size, table.shape[1], dtype=exact, device=table.device)
+                mixed.index_add_(0, child, w.unsqueeze(1) * vectors)
             weights[level.messages] = w
-            mixed = torch.zeros(size, table.shape[1], dtype=exact, device=table.device)
-            mixed.index_add_(0, child, w.unsqueeze(1) * vectors)
             table[level.rows] = mixed.to(table.dtype)
         if settings.with_gradient:
             ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
@@ -112,9 +134,7 @@ class _Outside(torch.autograd.Function):
         ):
             child, w = plan.message_child[level.messages], weights[level.messages]
             mixed = into_outside[:, level.rows]
-            into_w = (vectors * mixed[0].index_select(0, child)).sum(1)
-            along = torch.zeros_like(mixed[0, :, 0]).index_add_(0, child, w * into_w)
-            incoming = Incoming(mixed, child, w, w * (into_w - along[child]))
+            incoming = Incoming(mixed, child, w, _into_scores(vectors, w, child, mixed[0]))
             pairs = _pairs(plan, level, table, inside_ae)
             passage.backward(pairs, incoming, into_outside, into_inside)
         into_root = into_outside[0, : plan.num_sentences].sum(0)

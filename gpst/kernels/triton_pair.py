@@ -1,0 +1,179 @@
+"""The pieces of gpst/kernels/pair.py in Triton: one kernel each, a program to a few rows."""
+
+# Kernels take plain numbers for constexpr parameters.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_PAIRS = 16
+"""Pairs a program of the attention kernels."""
+
+
+@triton.jit
+def _attention(packed, mixed, weight, num_pairs, scale, H: tl.constexpr, W: tl.constexpr,
+               WIDTH: tl.constexpr, PAIRS: tl.constexpr):  # fmt: skip
+    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    head = tl.program_id(1)
+    column = tl.arange(0, WIDTH)
+    inside = (pair < num_pairs)[:, None] & (column < W)[None, :]
+    dim = H * W
+    at = pair.to(tl.int64)[:, None] * (3 * dim) + (head * W + column)[None, :]
+    second = num_pairs.to(tl.int64) * (3 * dim)
+    k0 = tl.load(packed + at + dim, inside, 0.0).to(tl.float32)
+    k1 = tl.load(packed + at + second + dim, inside, 0.0).to(tl.float32)
+    v0 = tl.load(packed + at + 2 * dim, inside, 0.0).to(tl.float32)
+    v1 = tl.load(packed + at + second + 2 * dim, inside, 0.0).to(tl.float32)
+    out = pair.to(tl.int64)[:, None] * dim + (head * W + column)[None, :]
+    for vector in tl.static_range(2):
+        q = tl.load(packed + at + vector * second, inside, 0.0).to(tl.float32)
+        on_first = 1.0 / (1.0 + tl.exp(-tl.sum(q * (k0 - k1), 1) * scale))
+        row = pair.to(tl.int64) + vector * num_pairs
+        tl.store(weight + row * H + head, on_first, pair < num_pairs)
+        value = v1 + on_first[:, None] * (v0 - v1)
+        tl.store(mixed + out + vector * num_pairs.to(tl.int64) * dim, value, inside)
+
+
+def pair_attention(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    """As pair.pair_attention."""
+    _, num_pairs, triple = packed.shape
+    width = triple // 3 // num_heads
+    mixed = packed.new_empty(2, num_pairs, triple // 3)
+    weight = packed.new_empty(2, num_pairs, num_heads)
+    grid = (triton.cdiv(num_pairs, _PAIRS), num_heads)
+    _attention[grid](
+        packed, mixed, weight, num_pairs, 1.0 / math.sqrt(width), num_heads, width,
+        triton.next_power_of_2(width), _PAIRS,
+    )  # fmt: skip
+    return mixed, weight
+
+
+@triton.jit
+def _attention_backward(gradient, packed, weight, into, num_pairs, scale, H: tl.constexpr,
+                        W: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr):  # fmt: skip
+    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    head, route = tl.program_id(1), tl.program_id(2)
+    column = tl.arange(0, WIDTH)
+    inside = (pair < num_pairs)[:, None] & (column < W)[None, :]
+    dim = H * W
+    pairs = num_pairs.to(tl.int64)
+    at = pair.to(tl.int64)[:, None] * (3 * dim) + (head * W + column)[None, :]
+    second = pairs * (3 * dim)
+    q0 = tl.load(packed + at, inside, 0.0).to(tl.float32)
+    q1 = tl.load(packed + at + second, inside, 0.0).to(tl.float32)
+    k0 = tl.load(packed + at + dim, inside, 0.0).to(tl.float32)
+    k1 = tl.load(packed + at + second + dim, inside, 0.0).to(tl.float32)
+    v0 = tl.load(packed + at + 2 * dim, inside, 0.0).to(tl.float32)
+    v1 = tl.load(packed + at + second + 2 * dim, inside, 0.0).to(tl.float32)
+    a = route * 2 * pairs * dim + pair.to(tl.int64)[:, None] * dim + (head * W + column)[None, :]
+    g0 = tl.load(gradient + a, inside, 0.0).to(tl.float32)
+    g1 = tl.load(gradient + a + pairs * dim, inside, 0.0).to(tl.float32)
+    w0 = tl.load(weight + pair.to(tl.int64) * H + head, pair < num_pairs, 0.0).to(tl.float32)
+    w1 = tl.load(weight + (pair.to(tl.int64) + pairs) * H + head, pair < num_pairs, 0.0).to(
+        tl.float32
+    )
+    l0 = (tl.sum(g0 * (v0 - v1), 1) * w0 * (1.0 - w0) * scale)[:, None]
+    l1 = (tl.sum(g1 * (v0 - v1), 1) * w1 * (1.0 - w1) * scale)[:, None]
+    into_v0 = g0 * w0[:, None] + g1 * w1[:, None]
+    into_k0 = l0 * q0 + l1 * q1
+    to = into + route * 2 * second + at
+    tl.store(to, l0 * (k0 - k1), inside)
+    tl.store(to + second, l1 * (k0 - k1), inside)
+    tl.store(to + dim, into_k0, inside)
+    tl.store(to + second + dim, -into_k0, inside)
+    tl.store(to + 2 * dim, into_v0, inside)
+    tl.store(to + second + 2 * dim, g0 + g1 - into_v0, inside)
+
+
+def pair_attention_backward(gradient: Tensor, packed: Tensor, weight: Tensor) -> Tensor:
+    """As pair.pair_attention_backward."""
+    routes, _, num_pairs, dim = gradient.shape
+    num_heads = weight.shape[-1]
+    width = dim // num_heads
+    into = gradient.new_empty(routes, 2, num_pairs, 3 * dim)
+    grid = (triton.cdiv(num_pairs, _PAIRS), num_heads, routes)
+    _attention_backward[grid](
+        gradient.contiguous(), packed, weight, into, num_pairs, 1.0 / math.sqrt(width),
+        num_heads, width, triton.next_power_of_2(width), _PAIRS,
+    )  # fmt: skip
+    return into
+
+
+@triton.jit
+def _add_norm(x, y, normed, inverse_std, D: tl.constexpr, WIDTH: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < D
+    at = row * D + column
+    total = tl.load(x + at, inside, 0.0).to(tl.float32) + tl.load(y + at, inside, 0.0)
+    mean = tl.sum(total, 0) / D
+    centred = tl.where(inside, total - mean, 0.0)
+    inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + 1e-5)
+    tl.store(normed + at, centred * inverse, inside)
+    tl.store(inverse_std + row, inverse)
+
+
+def add_norm(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """As pair.add_norm, but leaves y as it is."""
+    rows, dim = x.shape
+    normed = torch.empty_like(x, memory_format=torch.contiguous_format)
+    inverse_std = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+    if rows:
+        _add_norm[(rows,)](
+            x.contiguous(), y.contiguous(), normed, inverse_std, dim, triton.next_power_of_2(dim)
+        )
+    return normed, inverse_std
+
+
+@triton.jit
+def _add_norm_backward(
+    gradient, normed, inverse_std, into, num_rows, D: tl.constexpr, WIDTH: tl.constexpr
+):
+    row, route = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < D
+    g = tl.load(gradient + (route * num_rows + row) * D + column, inside, 0.0).to(tl.float32)
+    n = tl.load(normed + row * D + column, inside, 0.0).to(tl.float32)
+    inverse = tl.load(inverse_std + row).to(tl.float32)
+    slope = inverse * (g - tl.sum(g, 0) / D - n * (tl.sum(g * n, 0) / D))
+    tl.store(into + (route * num_rows + row) * D + column, slope, inside)
+
+
+def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> Tensor:
+    """As pair.add_norm_backward."""
+    routes, rows, dim = gradient.shape
+    into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    if rows:
+        _add_norm_backward[(rows, routes)](
+            gradient.contiguous(), normed.contiguous(), inverse_std, into, rows, dim,
+            triton.next_power_of_2(dim),
+        )  # fmt: skip
+    return into
+
+
+@triton.jit
+def _gelu_backward(gradient, x, size, ROUTES: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    value = tl.load(x + at, inside, 0.0).to(tl.float32)
+    density = tl.exp(-0.5 * value * value) * 0.3989422804014327
+    slope = 0.5 * (1.0 + tl.erf(value * 0.7071067811865476)) + value * density
+    for route in tl.static_range(ROUTES):
+        here = gradient + route * size + at
+        tl.store(here, tl.load(here, inside, 0.0).to(tl.float32) * slope, inside)
+
+
+def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    """As pair.gelu_backward."""
+    gradient, size = gradient.contiguous(), x.numel()
+    if size:
+        grid = (triton.cdiv(size, 1024),)
+        _gelu_backward[grid](gradient, x.contiguous(), size, len(gradient), 1024)
+    return gradient

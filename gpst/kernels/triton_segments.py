@@ -1,0 +1,144 @@
+"""Softmax within segments and weighted sums in Triton, with the norm and the height in one pass.
+
+A segment is the edges of a cell (inside) or the messages to a child (outside); they lie one after
+another. A program goes through one segment twice: for the softmax, then for the sum.
+"""
+
+# Kernels take plain numbers for constexpr parameters.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+class Mixed(NamedTuple):
+    """What the forward pass gives: C segments, E edges, width D."""
+
+    values: Tensor
+    """(C, D) weighted sums, normed if so wished; in the type of the vectors."""
+    inverse_std: Tensor
+    """(C, 1) one over the standard deviation before the norm; fp32."""
+    weights: Tensor
+    """(E,) fp32"""
+    heights: Tensor
+    """(C,) weighted sums of the edges' heights; fp32."""
+
+
+@triton.jit
+def _mix(vectors, scores, heights, offsets, values, inverse_std, weights, mixed_heights,
+         inverse_temperature, NORM: tl.constexpr, HEIGHTS: tl.constexpr, D: tl.constexpr,
+         WIDTH: tl.constexpr):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(offsets + segment), tl.load(offsets + segment + 1)
+    top = tl.load(scores + first) * inverse_temperature
+    for edge in range(first + 1, last):
+        top = tl.maximum(top, tl.load(scores + edge) * inverse_temperature)
+    total = top * 0.0
+    for edge in range(first, last):
+        total += tl.exp(tl.load(scores + edge) * inverse_temperature - top)
+    column = tl.arange(0, WIDTH)
+    inside = column < D
+    mixed = tl.zeros((WIDTH,), tl.float32)
+    height = total * 0.0
+    for edge in range(first, last):
+        weight = tl.exp(tl.load(scores + edge) * inverse_temperature - top) / total
+        tl.store(weights + edge, weight)
+        mixed += weight * tl.load(vectors + edge * D + column, inside, 0.0).to(tl.float32)
+        if HEIGHTS:
+            height += weight * tl.load(heights + edge)
+    if HEIGHTS:
+        tl.store(mixed_heights + segment, height)
+    if NORM:
+        centred = tl.where(inside, mixed - tl.sum(mixed, 0) / D, 0.0)
+        inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + 1e-5)
+        tl.store(inverse_std + segment, inverse)
+        mixed = centred * inverse
+    tl.store(values + segment * D + column, mixed, inside)
+
+
+def segment_mix(
+    vectors: Tensor,
+    scores: Tensor,
+    offsets: Tensor,
+    temperature: float = 1.0,
+    heights: Tensor | None = None,
+    norm: bool = False,
+) -> Mixed:
+    """Weights = softmax of scores / T in each segment; sums of vectors and heights under them.
+
+    Args:
+        vectors: (E, D). scores: (E,) fp32. offsets: (C + 1,) where segments begin; none is empty.
+        heights: (E,) fp32.
+    """
+    num_segments, dim = len(offsets) - 1, vectors.shape[1]
+    out = Mixed(
+        vectors.new_empty(num_segments, dim),
+        scores.new_empty(num_segments, 1),
+        torch.empty_like(scores),
+        scores.new_empty(num_segments),
+    )
+    _mix[(num_segments,)](
+        vectors, scores, scores if heights is None else heights, offsets, *out,
+        1.0 / temperature, norm, heights is not None, dim, triton.next_power_of_2(dim),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _mix_backward(vectors, weights, heights, offsets, into_values, from_heights, into_scores,
+                  into_heights, inverse_temperature, HEIGHTS: tl.constexpr, D: tl.constexpr,
+                  WIDTH: tl.constexpr):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(offsets + segment), tl.load(offsets + segment + 1)
+    column = tl.arange(0, WIDTH)
+    inside = column < D
+    g = tl.load(into_values + segment * D + column, inside, 0.0).to(tl.float32)
+    from_height = tl.sum(g, 0) * 0.0
+    if HEIGHTS:
+        from_height = tl.load(from_heights + segment)
+    mean = from_height * 0.0
+    for edge in range(first, last):
+        into = tl.sum(g * tl.load(vectors + edge * D + column, inside, 0.0), 0)
+        if HEIGHTS:
+            into += from_height * tl.load(heights + edge)
+        weight = tl.load(weights + edge)
+        tl.store(into_scores + edge, into)
+        mean += weight * into
+        if HEIGHTS:
+            tl.store(into_heights + edge, weight * from_height)
+    for edge in range(first, last):
+        into = tl.load(into_scores + edge) - mean
+        tl.store(into_scores + edge, tl.load(weights + edge) * into * inverse_temperature)
+
+
+def segment_mix_backward(
+    vectors: Tensor,
+    weights: Tensor,
+    offsets: Tensor,
+    into_values: Tensor,
+    temperature: float = 1.0,
+    heights: Tensor | None = None,
+    from_heights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the scores and of the edges' heights.
+
+    Args:
+        into_values: (C, D) gradient of the weighted sums (before a norm).
+        from_heights: (C,) gradient of the segments' heights.
+    """
+    dim = vectors.shape[1]
+    into_scores, into_heights = torch.empty_like(weights), torch.zeros_like(weights)
+    given = heights is not None and from_heights is not None
+    _mix_backward[(len(offsets) - 1,)](
+        vectors, weights, heights if given else weights, offsets, into_values.contiguous(),
+        from_heights if given else weights, into_scores, into_heights, 1.0 / temperature,
+        given, dim, triton.next_power_of_2(dim),
+    )  # fmt: skip
+    return into_scores, into_heights
