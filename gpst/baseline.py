@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from transformers import GPT2Config as HFGPT2Config
 from transformers import GPT2LMHeadModel
 
-from gpst.batch import ContextBatch, padded_rows
+from gpst.batch import ContextBatch, on_device, padded_rows
 from gpst.config import GPT2Config
 from gpst.layers import init_std
 from gpst.losses import LossTerm, vocabulary_loss
@@ -53,7 +52,7 @@ class GPT2Baseline(nn.Module):
     def _features(self, batch: ContextBatch) -> Tensor:
         """(N, H) what predicts each token: the output after the tokens before it."""
         lengths, tokens = batch.context_lengths, batch.tokens
-        rows = torch.from_numpy(padded_rows(lengths)).to(tokens.device, non_blocking=True)
+        rows = on_device(padded_rows(lengths), tokens.device)
         longest = int(lengths.max())
         table = tokens.new_full((batch.num_contexts * longest,), self.config.bos_token_id)
         table = table.index_copy(0, rows, tokens).view(batch.num_contexts, longest)

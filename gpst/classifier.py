@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gpst.batch import BatchCounts, ContextBatch
+from gpst.batch import BatchCounts, ContextBatch, on_device
+from gpst.chart.plan import ChartPlan
 from gpst.config import ModelConfig
 from gpst.layers import at_least_fp32, init_std
 from gpst.losses import LossTerm
@@ -91,11 +92,26 @@ class Classifier(nn.Module):
         """As of the language model, if it has trees."""
         return self.core.induced_trees
 
+    @property
+    def order(self) -> Any:
+        """As of the language model, if it has trees."""
+        return self.core.order
+
+    @property
+    def plan_of(self) -> Any:
+        """As of the language model, if it has trees."""
+        return self.core.plan_of
+
     def forward(
-        self, batch: LabelledBatch, noise: float = 0.0, temperature: float = 1.0
+        self,
+        batch: LabelledBatch,
+        noise: float = 0.0,
+        temperature: float = 1.0,
+        plan: ChartPlan | None = None,
     ) -> ModelOutput:
         """The language model's losses, and the cross entropy of the labels."""
-        output: ModelOutput = self.core(batch, noise=noise, temperature=temperature)
+        given = {} if plan is None else {"plan": plan}
+        output: ModelOutput = self.core(batch, noise=noise, temperature=temperature, **given)
         logits = self._logits(output, batch)
         loss = F.cross_entropy(logits, batch.labels, reduction="sum")
         return replace(
@@ -103,8 +119,8 @@ class Classifier(nn.Module):
         )
 
     def _logits(self, output: ModelOutput, batch: ContextBatch) -> Float[Tensor, "B C"]:
-        last = torch.from_numpy(np.cumsum(batch.context_lengths) - 1)
-        states = output.features.index_select(0, last.to(output.features.device))
+        last = on_device(np.cumsum(batch.context_lengths) - 1, output.features.device)
+        states = output.features.index_select(0, last)
         return at_least_fp32(self.classifier(states))
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gpst.batch import ContextBatch, padded_rows
+from gpst.batch import ContextBatch, on_device, padded_rows
 from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import GPSTConfig
@@ -51,17 +51,14 @@ class GeneratorLayout:
         first = np.cumsum(actions) - actions
         device = batch.tokens.device
 
-        def moved(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(device, non_blocking=True)
-
         return cls(
             batch.num_contexts,
             int(actions.max()),
             int(tokens.max()),
-            moved(padded_rows(actions)),
-            moved(padded_rows(tokens)),
-            moved(np.repeat(first, tokens)),
-            moved(np.repeat(first, actions)),
+            on_device(padded_rows(actions), device),
+            on_device(padded_rows(tokens), device),
+            on_device(np.repeat(first, tokens), device),
+            on_device(np.repeat(first, actions), device),
         )
 
 

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gpst.batch import ContextBatch
+from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees, decode, trees_of
 from gpst.chart.inside import InsideOutput, inside
+from gpst.chart.order import HostScores, own_random_numbers
 from gpst.chart.outside import outside
 from gpst.chart.plan import ChartPlan, build_plan
 from gpst.composition import Composition, Decomposition, Scaling
@@ -57,19 +58,29 @@ class GPST(nn.Module):
         """Parts whose activations are recomputed in the backward pass: composition, generator."""
 
     def forward(
-        self, batch: ContextBatch, noise: float = 0.0, temperature: float = 1.0
+        self,
+        batch: ContextBatch,
+        noise: float = 0.0,
+        temperature: float = 1.0,
+        plan: ChartPlan | None = None,
     ) -> ModelOutput:
         """All losses of a batch in one pass.
 
         Args:
             noise: coefficient of the Gumbel noise on the parser's scores before ordering.
             temperature: T of the softmax over the splits of a cell.
+            plan: the batch's chart, made beforehand (`order`, `plan_of`) with its own noise; by
+                default the parser's present scores order it, and a GPU's host waits for them.
         Raises:
-            ValueError: a context longer than config.max_context_tokens.
+            ValueError: a context longer than config.max_context_tokens; a plan of another batch.
         """
         _check_context_length(batch, self.config.max_context_tokens)
+        if plan is not None:
+            plan.check_is_of(batch.sentence_lengths)
         scores = self.parser(batch)
-        plan = self.plan(batch, add_noise(scores.detach(), noise))
+        if plan is None:
+            plan = self.plan(batch, add_noise(scores.detach(), noise))
+        plan = plan.to(batch.tokens.device, non_blocking=True)
         embedded = self.embedding(batch.tokens)
         recompute = "composition" in self.checkpointing
         chart = self._inside(plan, embedded, temperature, recompute)
@@ -83,7 +94,7 @@ class GPST(nn.Module):
             induced,
             "generator" in self.checkpointing,
         )
-        lengths = torch.from_numpy(batch.sentence_lengths).to(batch.tokens.device)
+        lengths = on_device(batch.sentence_lengths, batch.tokens.device)
         weight, tokens = self.embedding.weight, batch.tokens
         rebuilt = self.autoencoding_head(outside_vectors)
         max_height = self.config.composition.max_height
@@ -111,16 +122,34 @@ class GPST(nn.Module):
         inner: np.ndarray | None = None,
     ) -> ChartPlan:
         """The chart that the scores order, on the batch's device (the one copy to the host)."""
-        composition = self.config.composition
-        plan = build_plan(
-            scores.cpu().numpy(),
-            batch.sentence_lengths,
-            composition.window,
-            composition.schedule,
-            inner,
-            torch.get_num_threads(),
+        on_host = self.plan_of(
+            batch.sentence_lengths, scores.cpu().numpy(), inner, pin=batch.tokens.is_cuda
         )
-        return plan.to(batch.tokens.device, non_blocking=True)
+        return on_host.to(batch.tokens.device, non_blocking=True)
+
+    def plan_of(
+        self,
+        sentence_lengths: np.ndarray,
+        scores: np.ndarray,
+        inner: np.ndarray | None = None,
+        pin: bool = False,
+    ) -> ChartPlan:
+        """The chart that the scores (N,) order, on the host; any thread may call it."""
+        composition = self.config.composition
+        window, schedule = composition.window, composition.schedule
+        threads = torch.get_num_threads()
+        return build_plan(scores, sentence_lengths, window, schedule, inner, threads, pin)
+
+    @torch.no_grad()
+    def order(self, batch: ContextBatch, noise: float, seed: int) -> HostScores:
+        """The present parser's scores of a batch, with noise, on their way to the host.
+
+        Args:
+            noise: as of `forward`.
+            seed: of noise and dropout; PyTorch's own generators stay as they are.
+        """
+        with own_random_numbers(seed, batch.tokens.device):
+            return HostScores.copy_of(add_noise(self.parser(batch), noise))
 
     def _inside(
         self, plan: ChartPlan, embedded: Tensor, temperature: float, recompute: bool

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpst.batch import ContextBatch
+from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import ParserConfig
@@ -98,14 +98,14 @@ class BoundaryParser(nn.Module):
             column = np.arange(int(own.max()))
             inside = column < own[:, None]
             flat = np.where(inside, starts[group][:, None] + column, 0)
-            index = torch.from_numpy(flat).to(device, non_blocking=True)
-            mask = torch.from_numpy(inside).to(device, non_blocking=True)
+            index = on_device(flat, device)
+            mask = on_device(inside, device)
             padded = np.flatnonzero(inside)
-            picked = torch.from_numpy(padded).to(device, non_blocking=True)
+            picked = on_device(padded, device)
             group_scores = self._group_scores(batch.tokens[index], mask).flatten()
             scores.append(group_scores.index_select(0, picked))
             order.append(flat.ravel()[padded])
-        back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device, non_blocking=True)
+        back = on_device(np.argsort(np.concatenate(order)), device)
         return torch.cat(scores).index_select(0, back)
 
 

@@ -39,7 +39,7 @@ def decode(plan: ChartPlan, scores: Tensor) -> InducedTrees:
             best = scores[block.edges].view(block.shape).argmax(1)
             best_edge[inner] = plan.edge_start[inner] + best
     marked = torch.zeros_like(plan.outside_row)
-    marked[plan.roots] = 1
+    marked.index_fill_(0, plan.roots, 1)  # `marked[roots] = 1` makes the host wait for a GPU
     for level in reversed(plan.levels):
         edge = best_edge[plan.internal(level.cells)]
         # A node of a tree has one parent in it, so that the sums stay 0 or 1.

@@ -8,7 +8,7 @@ over the splits of a cell is dense. Edges (left child, right child -> cell) foll
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from gpst.chart import merge, numbering
+from gpst.chart.packing import pack, views_of
 
+_TENSORS = (
+    *("left", "right", "parent", "cut", "edge_start", "roots", "postorder", "outside_row"),
+    *("message_parent", "message_sibling", "message_side", "message_child"),
+)
+"""Of a plan, in the order in which they lie in `integers`."""
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
 
 
@@ -87,7 +93,8 @@ class OutsideLevel(NamedTuple):
 class ChartPlan:
     """The chart of a micro-batch of S sentences with N tokens: C cells, E edges, 2E messages.
 
-    All tensors are int64 and lie on one device; sizes and levels are plain Python integers.
+    All tensors are int64 views of one, and lie on one device; sizes and levels are plain Python
+    integers.
     """
 
     num_tokens: int
@@ -121,18 +128,37 @@ class ChartPlan:
     """(2E,) outside row of the child, counted from the first row of its level."""
     spans: np.ndarray
     """(C, 2) first and last token of each cell, flat positions; stays on the CPU."""
+    sentence_lengths: np.ndarray
+    """(S,) tokens of each sentence; stays on the CPU."""
+    integers: Tensor
+    """All of the tensors above, one after another, so that one copy moves them."""
 
     def internal(self, cells: slice) -> slice:
         """Where cells that are not tokens lie in a table without the tokens."""
         return slice(cells.start - self.num_tokens, cells.stop - self.num_tokens)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ChartPlan:
-        moved = {
-            f.name: getattr(self, f.name).to(device, non_blocking=non_blocking)
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), Tensor)
-        }
-        return replace(self, **moved)
+        """The plan with its tensors on a device, by one copy."""
+        moved = self.integers.to(device, non_blocking=non_blocking)
+        if moved is self.integers:
+            return self
+        sizes = {name: len(getattr(self, name)) for name in _TENSORS}
+        return replace(self, integers=moved, **views_of(moved, sizes))
+
+    def check_is_of(self, sentence_lengths: np.ndarray) -> None:
+        """Raises ValueError unless this is a plan for sentences of these lengths."""
+        own, given = self.sentence_lengths, np.asarray(sentence_lengths)
+        if len(own) != len(given) or self.num_tokens != int(given.sum()):
+            raise ValueError(
+                f"the plan is of another batch: of {self.num_tokens} tokens in {len(own)} "
+                f"sentences, and this batch has {int(given.sum())} in {len(given)}"
+            )
+        if (own != given).any():
+            first = int(np.argmax(own != given))
+            raise ValueError(
+                f"the plan is of another batch: its sentence {first} has {own[first]} tokens, and "
+                f"this batch's has {given[first]}"
+            )
 
 
 class _Charts(NamedTuple):
@@ -201,6 +227,7 @@ def build_plan(
     schedule: str = "score",
     inner: np.ndarray | None = None,
     num_threads: int = 1,
+    pin: bool = False,
 ) -> ChartPlan:
     """The pruned chart of every sentence of a micro-batch (design 2.2, paper 3.1 and appendix).
 
@@ -213,6 +240,7 @@ def build_plan(
         inner: (N,) whether the boundary after a token lies inside an atom (a span that may not
             be crossed); none by default.
         num_threads: threads over sentences.
+        pin: lay the tensors into page-locked memory, from which a GPU copies by itself.
     Raises:
         ValueError: shapes that do not agree, an unknown schedule.
     """
@@ -247,22 +275,25 @@ def build_plan(
     sizes, row = numbering.outside_order(num_cells, edges)
     messages = np.empty((2 * num_edges, 4), np.int64)
     level_messages = numbering.fill_messages(edges, row, sizes, messages)
+    integers, tensors = pack(
+        {
+            **dict(zip(_TENSORS[:4], edges.T, strict=True)),
+            "edge_start": edge_start,
+            "roots": number[starts * bound + charts.root],
+            "postorder": np.lexsort((-spans[:, 0], spans[:, 1])),
+            "outside_row": row,
+            **dict(zip(_TENSORS[8:], messages.T, strict=True)),
+        },
+        pin,
+    )
     return ChartPlan(
         num_tokens=num_tokens,
         num_sentences=len(lengths),
         num_cells=num_cells,
         levels=_inside_levels(counts, num_tokens),
         outside_levels=_outside_levels(sizes, level_messages),
-        **_columns(edges, ("left", "right", "parent", "cut")),
-        edge_start=torch.from_numpy(edge_start),
-        roots=torch.from_numpy(number[starts * bound + charts.root]),
-        postorder=torch.from_numpy(np.lexsort((-spans[:, 0], spans[:, 1]))),
-        outside_row=torch.from_numpy(row),
-        **_columns(messages, tuple(f"message_{n}" for n in ("parent", "sibling", "side", "child"))),
         spans=spans,
+        sentence_lengths=lengths,
+        integers=integers,
+        **tensors,
     )
-
-
-def _columns(table: np.ndarray, names: tuple[str, ...]) -> dict[str, Tensor]:
-    columns = np.ascontiguousarray(table.T)
-    return {name: torch.from_numpy(column) for name, column in zip(names, columns, strict=True)}
