@@ -68,6 +68,7 @@ class ProcessesRunner:
                     yield result
             except BrokenProcessPool:
                 losses += 1
+                self._kill_workers()
                 self.close()
                 if losses == MAX_LOSSES:
                     raise DataPrepError(
@@ -75,6 +76,16 @@ class ProcessesRunner:
                         " run the same command with fewer --workers, it goes on from here"
                     ) from None
                 waiting.put_back(running.values())
+
+    def _kill_workers(self) -> None:
+        """End the workers that are left of a broken pool.
+
+        The pool itself sends SIGTERM, which they leave to the parent: an idle one would stay, and
+        be waited for without end.
+        """
+        processes = getattr(self._pool, "_processes", None) or {}
+        for process in list(processes.values()):
+            process.kill()
 
     def close(self) -> None:
         """See Runner.close."""

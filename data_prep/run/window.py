@@ -49,7 +49,11 @@ def run_window(
             task = waiting.next()
             if task is None:
                 break
-            running[executor.submit(function, *task)] = task
+            try:
+                running[executor.submit(function, *task)] = task
+            except BaseException:
+                waiting.put_back([task])  # the workers are lost; it was not started
+                raise
         # woken now and then, so that a signal is seen
         done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
         for future in done:

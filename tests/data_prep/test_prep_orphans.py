@@ -7,8 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,6 +21,8 @@ from data_prep import lock
 from data_prep.build import build
 from data_prep.errors import UsageError
 from data_prep.job import BuildArguments
+from data_prep.run.processes import ProcessesRunner
+from data_prep.run.window import Waiting, run_window
 
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.0, unit_bytes=700)
 
@@ -94,3 +100,74 @@ def test_workers_hold_their_lock(tmp_path, corpus, bpe_path, monkeypatch):
     finally:
         process.send_signal(signal.SIGCONT)
     assert process.wait(timeout=120) == 0
+
+
+WAITS_ONCE = """
+import pathlib, time
+marker = pathlib.Path({marker!r})
+if not marker.exists():
+    marker.touch()
+    time.sleep(20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_idle_workers_do_not_outlast_a_killed_one(tmp_path):
+    """One is killed while it holds the lock of the pool's queue: the others wait for that lock, and
+    leave SIGTERM to the parent. Waiting for them would never end.
+    """
+    runner = ProcessesRunner(3)
+    results: list[None] = []
+    wait = "import time; time.sleep(1.5)"  # long enough that each worker gets a task
+    code = WAITS_ONCE.format(marker=str(tmp_path / "marker"))
+    tasks = [(wait, {}), (wait, {}), (code, {})]
+    thread = threading.Thread(target=lambda: results.extend(runner.run(exec, tasks)), daemon=True)
+    thread.start()
+    limit = time.monotonic() + 60
+    places: dict[int, str] = {}
+    while time.monotonic() < limit:
+        workers = [c.pid for c in psutil.Process().children() if "spawn_main" in str(c.cmdline())]
+        places = {pid: Path(f"/proc/{pid}/wchan").read_text() for pid in workers}
+        kinds = sorted("pipe" in place for place in places.values())
+        # one reads the queue, one waits for its lock, one works
+        if kinds == [False, False, True] and "futex" in str(places) and "nanosleep" in str(places):
+            break
+        time.sleep(0.1)
+    else:
+        runner.close()
+        pytest.skip("this kernel does not say where a process waits")
+    os.kill(next(pid for pid, place in places.items() if "pipe" in place), signal.SIGKILL)
+    thread.join(timeout=45)
+    alive = thread.is_alive()
+    for pid in places:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # so that nothing is left behind when this fails
+    thread.join(timeout=30)
+    runner.close()
+    assert not alive
+    assert len(results) == 3
+
+
+class _BreaksAtSecond(Executor):
+    """Does one task, then its workers are lost."""
+
+    def __init__(self):
+        self.count = 0
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.count += 1
+        if self.count == 2:
+            raise BrokenProcessPool
+        future = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_no_task_is_lost_when_it_cannot_be_handed_over():
+    waiting, running, executor = Waiting([(n,) for n in range(4)]), {}, _BreaksAtSecond()
+    found = []
+    with pytest.raises(BrokenProcessPool):
+        found.extend(run_window(executor, 2, str, waiting, running))
+    waiting.put_back(running.values())
+    found.extend(run_window(executor, 2, str, waiting, {}))
+    assert sorted(found) == ["0", "1", "2", "3"]
