@@ -10,18 +10,16 @@ Prints a table and one JSON line; the ratio is that of n = 1024 to n = 32.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
-import time
-from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
+from stepping import Clock, load_model_config
 
 from gpst.batch import ContextBatch
-from gpst.config import config_from_dict
 from gpst.losses import total_loss
 from gpst.model import GPST
 
@@ -47,31 +45,38 @@ def boundary_scores(shape: str, length: int, rng: np.random.Generator) -> np.nda
 
 
 def held_bytes(model: GPST, batch: ContextBatch) -> int:
-    """Bytes that the forward pass keeps for the backward pass, without parameters."""
-    seen: dict[int, int] = {}
-    own = {p.data_ptr() for p in model.parameters()}
+    """Bytes that the forward pass keeps for the backward pass: in its graph and in the chart."""
+
+    def living() -> dict[int, int]:
+        tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
+        storages = [x.untyped_storage() for x in tensors]
+        return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+    saved: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in own:
-            seen[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
+    gc.collect()
+    before = living()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        model(batch)
-    return sum(seen.values())
+        output = model(batch)
+    held = {**saved, **living()}
+    del output
+    return sum(size for storage, size in held.items() if storage not in before)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", default="configs/model/gpst_tiny.yaml")
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    values = yaml.safe_load(Path(args.config).read_text()) | {"vocab_size": 512, "bos_token_id": 0}
     torch.manual_seed(0)
-    model = GPST(config_from_dict(values)).train()  # type: ignore[arg-type]
+    model = GPST(load_model_config(args.config, vocab_size=512)).train()
     rng = np.random.default_rng(0)
     cases = {}
     for shape in ("random", "right", "balanced"):
@@ -91,11 +96,11 @@ def main() -> None:
     for number in range(args.repeat + 1):
         for case, (batch, scores) in cases.items():
             model.plan = lambda b, _, inner=None, s=scores: build(b, s, inner)  # type: ignore[method-assign]
-            start = time.perf_counter()
+            clock = Clock("cpu")
             total_loss(model(batch).losses, batch.counts).backward()
             model.zero_grad()
             if number:
-                times[case].append(time.perf_counter() - start)
+                times[case].append(clock.lap())
             elif case[0] == "random":
                 memory[case] = held_bytes(model, batch) / args.tokens
     print("scores    length   us a token   kB kept a token")
