@@ -34,6 +34,7 @@ from pipeline.config import CheckpointConfig
 from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.next_batch import NextBatch
+from pipeline.plan_ahead import FirstOrder, write_first_order
 from pipeline.saved_state import SavedState
 from pipeline.state import TrainerState
 from pipeline.world import World
@@ -53,9 +54,11 @@ class Checkpoints:
         self.last: Path | None = None
         """The whole checkpoint that was last saved or loaded."""
 
-    def save(self, engine: Engine, state: TrainerState) -> Path:
+    def save(self, engine: Engine, state: TrainerState, order: FirstOrder | None = None) -> Path:
         """Writes and publishes the checkpoint of `state`, then removes old ones.
 
+        Args:
+            order: what orders this rank's next micro-batch, where that is already fixed.
         Raises:
             CheckpointError: it cannot be written, on any rank: raised on all of them, and what was
                 there before is untouched.
@@ -73,6 +76,11 @@ class Checkpoints:
                 remove_leftovers(self.folder)
                 staged.mkdir(parents=True)
 
+        def write() -> None:
+            engine.save(staging, final.name)
+            if order is not None:
+                write_first_order(staged, world.rank, order)
+
         def sync() -> None:
             if world.local_rank == 0:
                 sync_files(staged)
@@ -88,7 +96,7 @@ class Checkpoints:
                 keep_every = self._config.keep_every_steps
                 remove_old(self.folder, self._config.keep_last, keep_every, best)
 
-        for action in (make_room, lambda: engine.save(staging, final.name), sync, finish):
+        for action in (make_room, write, sync, finish):
             self._together(action, final, staging)
         self.last = final
         return final

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gpst.batch import BatchCounts, ContextBatch
+from gpst.chart.plan import ChartPlan
 from gpst.losses import total_loss
 from pipeline.config import RunConfig
 from pipeline.engine_config import deepspeed_config
@@ -60,8 +61,10 @@ class Objective(nn.Module):
         scale: float,
         noise: float,
         temperature: float,
+        plan: ChartPlan | None = None,
     ) -> tuple[Tensor, Any]:
-        output = self.model(batch, noise=noise, temperature=temperature)
+        given = {} if plan is None else {"plan": plan}
+        output = self.model(batch, noise=noise, temperature=temperature, **given)
         loss = total_loss(output.losses, counts) * scale
         # An infinite loss can have finite gradients; NaN reaches all of them, on every rank.
         poison = torch.where(loss.detach().isfinite(), 1.0, math.nan)
@@ -135,14 +138,21 @@ class Engine:
         scale: float,
         noise: float,
         temperature: float,
+        plan: ChartPlan | None = None,
     ) -> tuple[Tensor, Any]:
         """(loss for `backward`, the model's output) of one micro-batch.
 
         Args:
             counts: of the whole global batch.
             scale: factor that undoes DeepSpeed's means over ranks and micro-steps.
+            plan: the micro-batch's chart, made ahead.
         """
-        return self.raw(batch, counts, scale, noise, temperature)
+        return self.raw(batch, counts, scale, noise, temperature, plan)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in its own precision; in stage 3 without the Transformer blocks' weights."""
+        return self.raw.module.model
 
     def backward(self, loss: Tensor) -> Update | None:
         """Adds the gradient of a micro-step and, at the last one of a step, updates.

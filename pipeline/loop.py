@@ -3,6 +3,7 @@
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError, TrainingError
 from pipeline.evaluate import evaluate_model
 from pipeline.monitor import Monitor
+from pipeline.plan_ahead import Batches, PlanAhead, plan_ahead
 from pipeline.prefetch import BatchReader, Prefetcher
 from pipeline.preflight import Plan
 from pipeline.sampler import step_samples
 from pipeline.spike import LossAverage
 from pipeline.state import TrainerState
-from pipeline.step import Batches, StepReport, take_step
+from pipeline.step import StepReport, take_step
 from pipeline.world import World
 
 MAX_NAMED = 32
@@ -54,6 +56,7 @@ class Trainer:
     """Added to the losses on held-out contexts."""
     _flops: float = field(default=0.0, init=False)
     """Arithmetic of this rank since the last line of metrics.jsonl."""
+    _ahead: PlanAhead | None = field(default=None, init=False)
 
     def run(self) -> Outcome:
         """Trains to the end, to `train.stop_at_step` or to a signal, and saves.
@@ -62,16 +65,18 @@ class Trainer:
             TrainingError: too many steps in a row were skipped.
             CheckpointError: a checkpoint cannot be written.
         """
-        batches = self._batches()
-        try:
+        self._ahead = plan_ahead(
+            self.engine.model, self._config, self.plan.batches, self.world, self.checkpoints.last
+        )
+        with closing(self._batches()) as batches, self._ahead or nullcontext():
             return self._run(batches)
-        finally:
-            batches.close()
 
     def _batches(self) -> BatchReader | Prefetcher:
         config = self._config
         reader = BatchReader(self.plan.source, config.seed, self.plan.batches, self.world.rank)
-        ahead, last = config.data.prefetch_batches, config.train.last_step
+        # The first micro-batch after a stop is ordered before it.
+        last = config.train.last_step + (config.engine.plan_ahead == "steps")
+        ahead = config.data.prefetch_batches
         if ahead == 0:
             return reader
         pin = self.world.device.type == "cuda"
@@ -93,6 +98,7 @@ class Trainer:
                 self.state.step,
                 batches=batches,
                 spikes=LossAverage.from_dict(self.state.spikes),
+                ahead=self._ahead,
             )
             if report.spike is not None and train.spike_action == "stop":
                 self._stop_at_spike(report)
@@ -240,7 +246,8 @@ class Trainer:
             # Lines up to this step must outlive a crash that the checkpoint outlives.
             self.monitor.sync()
             try:
-                return self.checkpoints.save(self.engine, self.state)
+                order = self._ahead.first_order(self.state.step) if self._ahead else None
+                return self.checkpoints.save(self.engine, self.state, order)
             except CheckpointError as error:
                 if must or self._config.checkpoint.on_save_failure == "stop":
                     raise
