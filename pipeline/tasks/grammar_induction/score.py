@@ -75,11 +75,18 @@ def score_sentence(gold: GoldTree, predicted: Collection[Span]) -> SentenceScore
     return SentenceScore(size, len(theirs), len(mine), len(mine & theirs))
 
 
-def score_trees(gold: Sequence[GoldTree], predicted: Sequence[Collection[Span]]) -> TreeScores:
+def score_trees(
+    gold: Sequence[GoldTree],
+    predicted: Sequence[Collection[Span]],
+    max_lengths: Sequence[int] = LENGTHS,
+    labels: Sequence[str] = LABELS,
+) -> TreeScores:
     """Scores a treebank.
 
     Args:
         predicted: the spans of each sentence's tree, over the same words.
+        max_lengths: for the F1 of sentences of at most so many words.
+        labels: for the share of a label's spans that were found.
     Raises:
         DataError: other numbers of sentences, or no sentence of two words and more.
     """
@@ -100,13 +107,14 @@ def score_trees(gold: Sequence[GoldTree], predicted: Sequence[Collection[Span]])
         corpus_precision=100.0 * precision,
         corpus_recall=100.0 * recall,
         f1_by_length={
-            str(n): _mean_f1([score for score in scores if score.num_words <= n]) for n in LENGTHS
+            str(n): _mean_f1([score for score in scores if score.num_words <= n])
+            for n in max_lengths
         },
         recall_by_label={
             label: 100.0 * found[label] / counts[label] if counts[label] else None
-            for label in LABELS
+            for label in labels
         },
-        gold_by_label={label: counts[label] for label in LABELS},
+        gold_by_label={label: counts[label] for label in labels},
     )
 
 
