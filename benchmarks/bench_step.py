@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 from hardware import describe
@@ -54,7 +54,9 @@ def print_peak(args: argparse.Namespace) -> None:
     if args.device == "cuda":
         print(torch.cuda.max_memory_allocated() / 2**30)
     else:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+        # Not ru_maxrss: a process inherits that of the one that started it.
+        lines = Path("/proc/self/status").read_text().splitlines()
+        print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20)
 
 
 def arguments() -> argparse.Namespace:
