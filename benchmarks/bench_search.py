@@ -68,7 +68,7 @@ class PlainLoop:
         self.zero = torch.zeros(1, 1, dtype=torch.int64)
 
     def _step(self, history: History, x: Tensor) -> Tensor:
-        out, slot = history.step(x.view(1, 1, -1), self.zero)
+        out, slot = history.step(x.view(1, -1), self.zero, self.zero == 0)
         history.select(self.zero, torch.full_like(self.zero, slot))
         return out
 

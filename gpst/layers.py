@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -60,12 +60,12 @@ class CausalBlock(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
 
-    def _packed_heads(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T 3 h d"]:
+    def _packed_heads(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch 3 h d"]:
         packed = self.query_key_value(self.attention_norm(x))
         return packed.unflatten(-1, (3, self.num_heads, -1))
 
-    def _finish(self, x: Tensor, attended: Float[Tensor, "B T h d"]) -> Tensor:
-        x = x + self._drop(self.attention_out(attended.flatten(2)))
+    def _finish(self, x: Tensor, attended: Float[Tensor, "*batch h d"]) -> Tensor:
+        x = x + self._drop(self.attention_out(attended.flatten(-2)))
         ffn = self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)), approximate="tanh"))
         return x + self._drop(ffn)
 
@@ -75,26 +75,33 @@ class CausalBlock(nn.Module):
 
     def step(
         self,
-        x: Float[Tensor, "C F D"],
+        x: Float[Tensor, "R D"],
         keys: Float[Tensor, "C h capacity d"],
         values: Float[Tensor, "C h capacity d"],
         first: int,
         mask: Float[Tensor, "C 1 F seen"],
-    ) -> Float[Tensor, "C F D"]:
-        """F more inputs a context, written to slots first .. first+F-1 of the keys and values.
+        places: Int64[Tensor, "R"],
+    ) -> Float[Tensor, "R D"]:
+        """Up to F more inputs a context, in slots first .. first+F-1 of the keys and values.
 
         Args:
             mask: added to the attention's logits over slots 0 .. first+F-1 (= seen): 0 for the
                 slots in an input's past and for its own, minus infinity for the others.
+            places: of the inputs in the flat table of C x F.
         """
-        query, key, value = self._packed_heads(x).permute(2, 0, 3, 1, 4).unbind(0)
-        last = first + x.shape[1]
+        contexts, width = mask.shape[0], mask.shape[2]
+        heads = self._packed_heads(x)
+        table = heads.new_zeros(contexts * width, *heads.shape[1:]).index_copy_(0, places, heads)
+        table = table.unflatten(0, (contexts, width))
+        query, key, value = table.permute(2, 0, 3, 1, 4).unbind(0)
+        last = first + width
         keys[:, :, first:last] = key
         values[:, :, first:last] = value
         attended = F.scaled_dot_product_attention(
             query, keys[:, :, :last], values[:, :, :last], attn_mask=mask
         )
-        return self._finish(x, attended.transpose(1, 2))
+        attended = attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
+        return self._finish(x, attended)
 
 
 class CausalStack(nn.Module):

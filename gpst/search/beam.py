@@ -8,8 +8,6 @@ place of the hypotheses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,65 +15,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gpst.composition import plain_norm
-from gpst.layers import at_least_fp32
 from gpst.model import GPST
+from gpst.search.candidates import COMP, START, Candidates, Reading
 from gpst.search.history import History
-
-COMP = -1
-"""A pending action that joins the top two constituents; tokens are GEN actions."""
-START = -2
-"""The pending <bos> of an empty hypothesis."""
-
-_VOCABULARY_CHUNK = 1 << 24
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Continuations to choose from, (C, K) each."""
-
-    log_p: Float[Tensor, "C K"]
-    row: Int64[Tensor, "C K"]
-    """The hypothesis that is continued."""
-    pending: Int64[Tensor, "C K"]
-    words: Int64[Tensor, "C K"]
-    """Tokens written, the pending one included."""
-    node_slot: Int64[Tensor, "C K"]
-    """Where the node just read lies, -1 for a hypothesis that goes on unread."""
-    token_slot: Int64[Tensor, "C K"]
-    """Where the token layers' state lies that wrote the pending token, or -1."""
-
-    @classmethod
-    def joined(cls, parts: list[Candidates]) -> Candidates:
-        """All of the parts' candidates, in order."""
-        names = ("log_p", "row", "pending", "words", "node_slot", "token_slot")
-        return cls(*(torch.cat([getattr(part, name) for part in parts], 1) for name in names))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the model says after it has read the pending nodes of some hypotheses."""
-
-    rows: Int64[Tensor, "C F"]
-    valid: Bool[Tensor, "C F"]
-    """False for hypotheses that only fill the table."""
-    log_p: Float[Tensor, "C F"]
-    """Of the hypotheses so far, float64, nats; minus infinity where not valid."""
-    words: Int64[Tensor, "C F"]
-    start: Int64[Tensor, "C F"]
-    """First token of the constituent on top of the stack."""
-    hidden: Float[Tensor, "C F H"]
-    """Outputs of the type layers."""
-    gen_log_p: Float[Tensor, "C F"]
-    """log p(GEN), float64."""
-    comp_log_p: Float[Tensor, "C F"]
-    slots: Int64[Tensor, "C F"]
-
-    def comp(self, allowed: Bool[Tensor, "C F"]) -> Candidates:
-        """The hypotheses that go on with COMP."""
-        log_p = (self.log_p + self.comp_log_p).masked_fill(~allowed, -torch.inf)
-        none = torch.full_like(self.rows, -1)
-        pending = torch.full_like(self.rows, COMP)
-        return Candidates(log_p, self.rows, pending, self.words, self.slots, none)
+from gpst.search.vocabulary import log_p_of
 
 
 class Beam:
@@ -143,81 +86,79 @@ class Beam:
         words = self.words.gather(1, rows).masked_fill(~valid, 0)
         pending = self.pending.gather(1, rows)
         top = self.top.gather(1, rows)
-        node, vector, start, below = self._nodes(pending, words, top)
+        node, vector, start, below = self._nodes(pending, words, top, valid)
         generator = self.model.generator
-        hidden, first = self._types.step(generator.input_at(node, words), rows)
-        self._store(first, vector, torch.stack((start, below, pending)))
+        hidden, first = self._types.step(generator.input_at(node, words[valid]), rows, valid)
+        self._store(first, vector, valid, torch.stack((start, below, pending)))
         slots = torch.arange(first, first + width, device=rows.device).expand_as(rows)
         self.top.scatter_(1, rows, torch.where(valid, slots, top))
         log_p = self.log_p.gather(1, rows).masked_fill(~valid, -torch.inf)
-        types = F.log_softmax(generator.type_logits(hidden), -1).to(torch.float64)
+        logits = generator.type_logits(hidden)
+        types = logits.new_zeros(*valid.shape, 2, dtype=torch.float64)
+        types[valid] = F.log_softmax(logits, -1).to(torch.float64)
         return Reading(
             rows, valid, log_p, words, start, hidden, types[..., 0], types[..., 1], slots
         )
 
     def _nodes(
-        self, pending: Int64[Tensor, "C F"], words: Tensor, top: Tensor
+        self, pending: Int64[Tensor, "C F"], words: Tensor, top: Tensor, valid: Bool[Tensor, "C F"]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Generator inputs, constituent vectors, starts and nodes below of pending nodes."""
+        """Of pending nodes: generator inputs (R, H) and constituent vectors (R, D) of the valid
+        ones, starts and nodes below (C, F)."""
         model = self.model
-        is_comp = pending == COMP
-        token = torch.where(pending >= 0, pending, model.config.bos_token_id)
+        is_comp = (pending == COMP) & valid
+        ups = is_comp[valid]
+        token = torch.where(pending >= 0, pending, model.config.bos_token_id)[valid]
         node = model.embedding(token)
-        vector = model.scaling.down(node)
+        vector = node.new_empty(len(node), self._vectors.shape[2])
+        vector[~ups] = model.scaling.down(node[~ups])
         start, below = (words - 1).clamp_min(0), top
-        if bool(is_comp.any()):
+        if bool(ups.any()):
             left = self._below.gather(1, top)
-            joined, up = self._compose(left, top)
-            vector = torch.where(is_comp.unsqueeze(2), joined, vector)
-            node = torch.where(is_comp.unsqueeze(2), up, node)
+            vector[ups], node[ups] = self._compose(left, top, is_comp)
             start = torch.where(is_comp, self._start.gather(1, left), start)
             below = torch.where(is_comp, self._below.gather(1, left), below)
         return node, vector, start, below
 
     def _compose(
-        self, left: Int64[Tensor, "C F"], right: Int64[Tensor, "C F"]
-    ) -> tuple[Float[Tensor, "C F D"], Float[Tensor, "C F H"]]:
+        self, left: Int64[Tensor, "C F"], right: Int64[Tensor, "C F"], where: Bool[Tensor, "C F"]
+    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M H"]]:
         """f_alpha of two nodes, as the inside pass gives it for a cell with one split."""
-        dim = self._vectors.shape[2]
-        children = [
-            self._vectors.gather(1, child.unsqueeze(2).expand(-1, -1, dim)).flatten(0, 1)
-            for child in (left, right)
-        ]
-        mixed = plain_norm(self.model.composition.compose(*children)).view(*left.shape, dim)
+        context = where.nonzero()[:, 0]
+        children = [self._vectors[context, child[where]] for child in (left, right)]
+        mixed = plain_norm(self.model.composition.compose(*children))
         replaced = self.model.generator.comp_embedding
         up = self.model.scaling.up(mixed)
         return mixed, up if replaced is None else replaced.expand_as(up)
 
-    def _store(self, first: int, vector: Tensor, integers: Int64[Tensor, "3 C F"]) -> None:
-        last = first + vector.shape[1]
+    def _store(
+        self, first: int, vector: Tensor, valid: Bool[Tensor, "C F"], integers: Tensor
+    ) -> None:
+        last = first + valid.shape[1]
         capacity = self._vectors.shape[1]
         if last > capacity:
             more = max(last, 2 * capacity) - capacity
             self._vectors = F.pad(self._vectors, (0, 0, 0, more))
             self._integers = F.pad(self._integers, (0, more))
-        self._vectors[:, first:last] = vector
+        self._vectors[:, first:last][valid] = vector
         self._integers[:, :, first:last] = integers
 
     def token_features(
-        self, reading: Reading
-    ) -> tuple[Float[Tensor, "C F H"], Int64[Tensor, "C F"]]:
-        """What the tied embedding is multiplied with, and the slots of the token layers."""
-        hidden, first = self._tokens.step(reading.hidden, reading.rows)
-        slots = torch.arange(first, first + hidden.shape[1], device=hidden.device)
+        self, reading: Reading, allowed: Bool[Tensor, "C F"]
+    ) -> tuple[Float[Tensor, "M H"], Int64[Tensor, "C F"]]:
+        """What the tied embedding is multiplied with, of the M allowed hypotheses in order, and
+        the slots of the token layers; `allowed` are valid ones."""
+        hidden, first = self._tokens.step(
+            reading.hidden[allowed[reading.valid]], reading.rows, allowed
+        )
+        slots = torch.arange(first, first + allowed.shape[1], device=hidden.device)
         return self.model.generator.token_features(hidden), slots.expand_as(reading.rows)
 
     def token_log_p(
         self, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
     ) -> Float[Tensor, "M"]:
         """log p(token) under GEN of one token a row, float64."""
-        weight = self.model.embedding.weight
-        rows = max(1, _VOCABULARY_CHUNK // len(weight))
-        found = []
-        for part, wanted in zip(features.split(rows), tokens.split(rows), strict=True):
-            logits = at_least_fp32(part @ weight.T)
-            own = logits.gather(1, wanted.unsqueeze(1)).squeeze(1)
-            found.append(own.to(torch.float64) - logits.logsumexp(1).to(torch.float64))
-        return torch.cat(found) if found else features.new_zeros(0, dtype=torch.float64)
+        return log_p_of(self.model, features, tokens)
 
     def unread(self, active: Bool[Tensor, "C b"]) -> Candidates:
         """The hypotheses that stay as they are: those that are not active."""

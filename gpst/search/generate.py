@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gpst.layers import at_least_fp32
 from gpst.model import GPST
-from gpst.search.beam import COMP, Beam, Candidates, Reading
+from gpst.search.beam import Beam
+from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.parse import read_prompt
 from gpst.search.sampling import Sampling, drawn_from
 from gpst.search.text import Context
@@ -176,8 +177,8 @@ class _Writer:
         log_p = reading.log_p + reading.comp_log_p
         token_slot = torch.full_like(token, -1)
         if bool(gen.any()):
-            features, slots = beam.token_features(reading)
-            logits = at_least_fp32(features[gen] @ self.model.embedding.weight.T)
+            features, slots = beam.token_features(reading, gen)
+            logits = at_least_fp32(features @ self.model.embedding.weight.T)
             drawn = drawn_from(logits, sampling, random)
             token[gen] = drawn
             own = F.log_softmax(logits.to(torch.float64), -1).gather(1, drawn[:, None])[:, 0]
@@ -226,7 +227,8 @@ class _Writer:
 
     def _gen(self, reading: Reading, size: int) -> Candidates:
         """GEN of the most probable tokens of every hypothesis that was read: (C, F * each)."""
-        features, slots = self.beam.token_features(reading)
+        features, slots = self.beam.token_features(reading, reading.valid)
+        features = reading.table(features, reading.valid)
         logits = at_least_fp32(features @ self.model.embedding.weight.T)
         best, tokens = logits.topk(min(size, logits.shape[-1]), dim=-1)
         own = best.to(torch.float64) - logits.logsumexp(-1, keepdim=True).to(torch.float64)

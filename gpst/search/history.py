@@ -40,21 +40,25 @@ class History:
         self._kept = 0
 
     def step(
-        self, x: Float[Tensor, "C F D"], rows: Int64[Tensor, "C F"]
-    ) -> tuple[Float[Tensor, "C F D"], int]:
+        self, x: Float[Tensor, "R D"], rows: Int64[Tensor, "C F"], valid: Bool[Tensor, "C F"]
+    ) -> tuple[Float[Tensor, "R D"], int]:
         """Outputs for one more input of each of the hypotheses `rows`, and the first new slot.
 
         Input f of a context lies in slot first + f; it is in nobody's past until `select`.
+
+        Args:
+            x: of the R valid hypotheses, in order; only attention works on padded rows.
         """
-        first, width = self.size, x.shape[1]
+        first, width = self.size, rows.shape[1]
         self._reserve(first + width)
         seen = _take(self.past[:, :, :first], rows)
-        own = torch.eye(width, dtype=torch.bool, device=x.device).expand(len(x), width, width)
+        own = torch.eye(width, dtype=torch.bool, device=x.device).expand(len(rows), width, width)
         hidden = torch.cat((seen, own), 2).logical_not_()
         mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
         mask = mask.masked_fill_(hidden, -torch.inf).unsqueeze(1)
+        places = valid.flatten().nonzero().squeeze(1)
         for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
-            x = block.step(x, keys, values, first, mask)
+            x = block.step(x, keys, values, first, mask, places)
         self.size = first + width
         return x, first
 

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gpst.model import GPST
-from gpst.search.beam import COMP, Beam, Candidates, Reading
+from gpst.search.beam import Beam
+from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.text import Context, Inner, TextTables
 from gpst.tree import Tree
 
@@ -173,10 +174,10 @@ class _TextSearch:
         beam.keep_best(Candidates.joined(candidates), self.size)
 
     def _gen(self, reading: Reading, allowed: Bool[Tensor, "C F"]) -> Candidates:
-        features, slots = self.beam.token_features(reading)
+        features, slots = self.beam.token_features(reading, allowed)
         tokens = self.tables.next_token.gather(1, reading.words)
         log_p = torch.full_like(reading.log_p, -torch.inf)
-        found = self.beam.token_log_p(features[allowed], tokens[allowed])
+        found = self.beam.token_log_p(features, tokens[allowed])
         log_p[allowed] = found + (reading.log_p + reading.gen_log_p)[allowed]
         self.written = torch.logaddexp(self.written, log_p.logsumexp(1))
         return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)

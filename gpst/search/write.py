@@ -18,7 +18,8 @@ from torch import Tensor
 
 from gpst.layers import at_least_fp32
 from gpst.model import GPST
-from gpst.search.beam import COMP, Beam, Candidates, Reading
+from gpst.search.beam import Beam
+from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.generate import Generation, replay
 from gpst.search.sampling import Sampling, drawn_from
 from gpst.search.text import Context, TextTables
@@ -125,12 +126,14 @@ class _WordSampler:
         free = reading.words >= self.tables.lengths.unsqueeze(1)
         comp = reading.start > torch.where(free, start, self.comp_limit.gather(1, reading.words))
         gen = free | (reading.start <= self.gen_limit.gather(1, reading.words))
-        features, slots = beam.token_features(reading)
+        gen &= reading.valid
+        features, slots = beam.token_features(reading, gen)
+        features = reading.table(features, gen)
         candidates = Candidates.joined(
             [
                 beam.unread(active),
                 reading.comp(comp & reading.valid),
-                self._gen(reading, gen & reading.valid, free, features, slots),
+                self._gen(reading, gen, free, features, slots),
             ]
         )
         size = min(self.size, candidates.log_p.shape[1])

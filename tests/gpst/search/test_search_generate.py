@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from gpst.search.beam import COMP
+from gpst.search.candidates import COMP
 from gpst.search.generate import generate, replay
 from gpst.search.parse import search_text
 from gpst.search.sampling import Sampling

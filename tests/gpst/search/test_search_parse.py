@@ -6,7 +6,7 @@ import torch
 
 from gpst.action import actions_of
 from gpst.batch import ContextBatch
-from gpst.search.beam import COMP
+from gpst.search.candidates import COMP
 from gpst.search.parse import search_text
 from gpst.tree import Tree
 
