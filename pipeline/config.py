@@ -44,10 +44,13 @@ __all__ = [
     "config_from_dict",
     "config_to_dict",
     "config_to_yaml",
+    "find_config",
     "load_config",
 ]
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+_HERE = Path(__file__).resolve().parent
+REPOSITORY = _HERE / "shipped" if (_HERE / "shipped").is_dir() else _HERE.parent
+"""The folder that holds configs/ and launch/: the checkout, or what a wheel brings (setup.py)."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,12 @@ class RunConfig:
         return self.model
 
 
+def find_config(path: str | Path) -> Path:
+    """A file as given, or else the one that this project ships: `configs/run/demo.yaml`."""
+    given, shipped = Path(path), REPOSITORY / path
+    return shipped if shipped.is_file() and not given.is_file() else given
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with `field=value` overrides in their order.
 
@@ -100,7 +109,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: names the field, the value and what is allowed.
     """
-    tree = read_yaml(Path(path))
+    tree = read_yaml(find_config(path))
     for text in overrides:
         parts, value = parse_override(text)
         if parts[0] == "model" and len(parts) > 1:
@@ -121,12 +130,10 @@ def _read_model(tree: dict[str, Any]) -> None:
     """Replaces a `model` that is a path by the fields in that file."""
     if not isinstance(tree.get("model"), str):
         return
-    paths = [Path(tree["model"]), REPOSITORY / tree["model"]]
-    for path in paths:
-        if path.is_file():
-            tree["model"] = read_yaml(path)
-            return
-    raise ConfigError(f"model: no file {paths[0]} in the working directory or in {REPOSITORY}")
+    path = find_config(tree["model"])
+    if not path.is_file():
+        raise ConfigError(f"model: no file {path} in the working directory or in {REPOSITORY}")
+    tree["model"] = read_yaml(path)
 
 
 def config_to_dict(config: RunConfig) -> dict[str, Any]:

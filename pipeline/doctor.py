@@ -15,7 +15,7 @@ import tomllib
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -63,9 +63,8 @@ def _python(_: Path) -> Finding:
 
 
 def _packages(_: Path) -> Finding:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     wrong, found = [], {}
-    for requirement in project["project"]["dependencies"]:
+    for requirement in _requirements():
         name, _, least = requirement.partition(">=")
         try:
             found[name] = version(name)
@@ -78,6 +77,14 @@ def _packages(_: Path) -> Finding:
         return Finding("FAIL", f"{'; '.join(wrong)}; pip install -r requirements.lock")
     shown = ", ".join(f"{name} {found[name]}" for name in ("torch", "deepspeed", "transformers"))
     return Finding("ok", shown)
+
+
+def _requirements() -> list[str]:
+    """ "torch>=2.11", ...: the checkout's, or those of the installed distribution."""
+    file = REPOSITORY / "pyproject.toml"
+    if file.is_file():
+        return tomllib.loads(file.read_text(encoding="utf-8"))["project"]["dependencies"]
+    return [text for text in requires("gpst") or [] if "extra ==" not in text]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -93,6 +93,8 @@ def resumed_state(saved: TrainerState, now: TrainerState) -> TrainerState:
 
 def git_revision(folder: Path) -> str:
     """The commit that `folder` is at, with "+" for uncommitted changes; "" outside git."""
+    if not (folder / ".git").exists():  # an installation may lie inside somebody else's checkout
+        return ""
     try:
         commit, changes = (
             subprocess.run(

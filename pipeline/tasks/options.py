@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from pipeline.config import find_config
 from pipeline.strict import build, read_yaml
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def read_options(cls: type[T], arguments: Namespace) -> T:
     """
     values: dict[str, Any] = {}
     if getattr(arguments, "config", None):
-        values.update(read_yaml(Path(arguments.config)))
+        values.update(read_yaml(find_config(arguments.config)))
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         given = getattr(arguments, field.name, None)
         if given is not None:

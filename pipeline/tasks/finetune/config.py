@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from gpst.config import config_to_dict as model_to_dict
-from pipeline.config import RunConfig
+from pipeline.config import RunConfig, find_config
 from pipeline.config_sections import (
     CheckpointConfig,
     DataConfig,
@@ -136,7 +136,7 @@ def load_finetune_config(path: str | Path, overrides: Sequence[str] = ()) -> Fin
     Raises:
         ConfigError: names the field, the value and what is allowed.
     """
-    tree = read_yaml(Path(path))
+    tree = read_yaml(find_config(path))
     for text in overrides:
         set_dotted(tree, *parse_override(text))
     return build(FinetuneConfig, tree)

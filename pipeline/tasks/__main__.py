@@ -1,0 +1,57 @@
+"""`python -m pipeline.tasks TASK ...`: the evaluations by name, as launch/evaluate.sh starts them.
+
+Exit codes: those of the tasks (pipeline/tasks/command.py).
+"""
+
+import runpy
+import sys
+from collections.abc import Sequence
+
+from pipeline.errors import EXIT_USAGE
+
+TASKS = {
+    "perplexity": "perplexity of a GPST and a GPT-2 on a dataset's held-out contexts",
+    "grammar_induction": "F1 of induced trees against a treebank",
+    "syntactic_generalization": "accuracy on SyntaxGym's test suites",
+}
+EXAMPLE = "launch/evaluate.sh perplexity --model runs/demo/exported --data data/demo"
+
+
+def usage() -> str:
+    """What `--help` prints."""
+    lines = [f"  {name:<26}{summary}" for name, summary in TASKS.items()]
+    return "\n".join(
+        [
+            "usage: launch/evaluate.sh TASK ...",
+            "",
+            "Evaluates models. TASK --help says what a task takes:",
+            *lines,
+            "",
+            f"example:\n  {EXAMPLE}",
+        ]
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs an evaluation and returns its exit code."""
+    task = argv[0].replace("-", "_") if argv and argv[0] not in ("-h", "--help") else None
+    if argv and task is None:
+        print(usage())
+        return 0
+    if task not in TASKS:
+        given = argv[0] if argv else ""
+        print(
+            f"evaluate: task {given!r} does not exist; try: launch/evaluate.sh perplexity --help",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    sys.argv = [f"evaluate {task}", *argv[1:]]
+    try:
+        runpy.run_module(f"pipeline.tasks.{task}", run_name="__main__")
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
