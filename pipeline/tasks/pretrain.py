@@ -21,21 +21,26 @@ def _check(config: RunConfig, world_size: int) -> Plan:
 
     plan = check_run(config, world_size)
     check_best_metric(plan.config)
-    watched_treebank(plan)
+    watched_treebank(plan.config, plan.source)
     return plan
 
 
 def _check_dry(config: RunConfig, world_size: int) -> DryRun:
     from pipeline.dry_run import check_dry_run
+    from pipeline.tasks.watched import check_best_metric, watched_treebank
 
-    return check_dry_run(config, world_size)
+    plan = check_dry_run(config, world_size)
+    check_best_metric(plan.config)
+    if plan.source is not None:
+        watched_treebank(plan.config, plan.source)
+    return plan
 
 
 def _run(plan: Plan, world: World) -> int:
     from pipeline.tasks.training import train
     from pipeline.tasks.watched import watched_treebank
 
-    treebank = watched_treebank(plan)
+    treebank = watched_treebank(plan.config, plan.source)
     return train(plan, world, evaluation=treebank and treebank.evaluate).exit_code
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from gpst.hf.codec import Codec
 from gpst.model import GPST
 from pipeline.config import RunConfig
+from pipeline.data import ContextSource
 from pipeline.errors import ConfigError
-from pipeline.preflight import Plan
 from pipeline.tasks.grammar_induction.gold import gold_trees
 from pipeline.tasks.grammar_induction.parse import parse, to_pieces
 from pipeline.tasks.grammar_induction.score import score_trees
@@ -73,12 +73,12 @@ class WatchedTreebank:
         return {"eval/f1": scores.sentence_f1, "eval/corpus_f1": scores.corpus_f1}
 
 
-def watched_treebank(plan: Plan) -> WatchedTreebank | None:
-    """The treebank that a run watches; errors as of WatchedTreebank."""
-    path = plan.config.evaluate.treebank
+def watched_treebank(config: RunConfig, source: ContextSource) -> WatchedTreebank | None:
+    """The treebank that a run on this data watches; errors as of WatchedTreebank."""
+    path = config.evaluate.treebank
     if path is None:
         return None
-    return WatchedTreebank(path, plan.source.datasets[0].tokenizer_path)
+    return WatchedTreebank(path, source.datasets[0].tokenizer_path)
 
 
 def check_best_metric(config: RunConfig) -> None:

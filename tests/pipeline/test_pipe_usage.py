@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from pipeline.__main__ import main
+from pipeline.__main__ import TASKS, main
 from pipeline.checkpoint_files import publish, step_name
 from pipeline.config import load_config
 from pipeline.preflight import check_run
@@ -78,6 +78,18 @@ def test_unknown_task_is_one_line(capsys):
     assert "pretrain" in err
 
 
+def test_help_names_every_task(capsys):
+    assert main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert all(f"\n  {task} " in out for task in TASKS)
+
+
+def test_no_task_is_one_line(capsys):
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("pipeline: no task is given; known are pretrain, ")
+
+
 def test_damaged_dataset_is_one_line(pretrain, toy_dataset, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(toy_dataset, damaged)
@@ -128,6 +140,17 @@ def test_dry_run_prints_the_plan_and_trains_nothing(pretrain, tmp_path):
     assert "8 contexts a step = 2 a micro-batch x 4 accumulated x 1 ranks" in out
     assert "ZeRO 2, fp32" in out
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("data", [[], ["data.path=not/there/yet"]], ids=["data", "no data"])
+def test_dry_run_refuses_a_best_metric_that_is_not_measured(pretrain, data):
+    wrong = ["evaluate.every_steps=2", "checkpoint.best_metric=eval/loss"]
+    refused(pretrain("--dry-run", *wrong, *data), 2, "checkpoint.best_metric", "eval/loss/token")
+
+
+def test_dry_run_refuses_a_treebank_that_cannot_be_read(pretrain, tmp_path):
+    wrong = ["evaluate.every_steps=2", f"evaluate.treebank={tmp_path / 'none'}"]
+    refused(pretrain("--dry-run", *wrong), 3, tmp_path / "none")
 
 
 def test_printed_config_is_one_that_loads(pretrain, tmp_path):
