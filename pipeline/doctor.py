@@ -65,7 +65,7 @@ def _python(_: Path) -> Finding:
 def _packages(_: Path) -> Finding:
     wrong, found = [], {}
     for requirement in _requirements():
-        name, _, least = requirement.partition(">=")
+        name, _sign, least = requirement.partition(">=")
         try:
             found[name] = version(name)
         except PackageNotFoundError:
