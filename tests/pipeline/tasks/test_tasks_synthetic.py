@@ -18,9 +18,11 @@ from benchmarks.synthetic_grammar import (
     training_batches,
 )
 from benchmarks.synthetic_languages import LANGUAGES, phrases
+from benchmarks.synthetic_neighbours import Neighbours, split_at_lowest
 from benchmarks.synthetic_objective import boundary_scores, given
 from pipeline.tasks.grammar_induction.baselines import baseline_scores, best_binary
 from pipeline.tasks.grammar_induction.score import score_trees
+from pipeline.treebank import GoldTree
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -108,16 +110,27 @@ def test_a_chart_of_given_trees_holds_nothing_else() -> None:
     assert plan.num_cells == 2 * plan.num_tokens - len(sentences.trees)
 
 
+def test_pmi_of_neighbours_by_hand() -> None:
+    """a b twice, a c and d c once: of 4 pairs, a is first in 3, b second in 2, c in 2."""
+    trees = [GoldTree(tuple(words), ("", ""), ()) for words in ("ab", "ab", "ac", "dc")]
+    neighbours = Neighbours(trees)
+
+    told = neighbours.pmi(GoldTree(("a", "b", "a", "c"), ("",) * 4, ()))
+
+    assert told == pytest.approx([np.log(2 * 4 / (3 * 2)), -9.0, np.log(4 / (3 * 2))])
+    assert split_at_lowest(told) == [(0, 3), (0, 1), (2, 3)]
+
+
 @pytest.mark.slow
 def test_a_tiny_gpst_finds_the_trees() -> None:
-    """Three seeds; docs/structure_learning.md has the numbers that the limits leave room below."""
+    """Two seeds reached 63.3 and 70.0, the best trivial trees 26.1 (docs/structure_learning.md)."""
     language = phrases()
     held_out = language.held_out(200)
     baselines, _ = baseline_scores(held_out, 3)
     trivial = max(score.sentence_f1 for name, score in baselines.items() if name != "oracle")
 
     found = []
-    for seed in range(3):
+    for seed in range(2):
         model, curve = train(Settings(evaluate_every=300), seed, held_out)
         spans = inside_spans(model, language, held_out)
         found.append(score_trees(held_out, spans).sentence_f1)
