@@ -25,6 +25,9 @@ class NoInputError(InputError):
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
     device_argument(parser)
+    parser.add_argument(
+        "--dtype", choices=("fp32", "bf16"), default="fp32", help="of matrix products (fp32)"
+    )
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +95,7 @@ def parse_command(argv: Sequence[str]) -> None:
     from gpst.hf.formats import TEXT_FORMATS, as_png, as_svg, as_text
     from gpst.hf.interface import GPST
 
-    model = GPST.from_pretrained(options.model, options.device)
+    model = GPST.from_pretrained(options.model, options.device, options.dtype)
     kept = []
     for chunk in _chunks(options.file):
         parsed = model.parse_all(
@@ -139,7 +142,7 @@ def generate_command(argv: Sequence[str]) -> None:
         except ValueError as error:
             parser.error(str(error))
     prompt = "\n".join(_lines("-")) if options.prompt == "-" else options.prompt
-    model = GPST.from_pretrained(options.model, options.device)
+    model = GPST.from_pretrained(options.model, options.device, options.dtype)
     streams = sampling is not None and options.samples == 1
     written = 0
 
@@ -178,7 +181,7 @@ def surprisal_command(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     from gpst.hf.interface import GPST
 
-    model = GPST.from_pretrained(options.model, options.device)
+    model = GPST.from_pretrained(options.model, options.device, options.dtype)
     before = 0
     for chunk in _chunks(options.file):
         if before == 0:

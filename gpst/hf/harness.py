@@ -30,6 +30,7 @@ class HarnessModel(LM):
         pretrained: folder made by launch/convert.sh to-hf.
         beam: hypotheses of the search.
         device: cpu or cuda; by default a GPU when there is one.
+        dtype: of matrix products, fp32 or bf16.
         max_gen_toks: tokens of a continuation where the task does not say.
     """
 
@@ -38,11 +39,12 @@ class HarnessModel(LM):
         pretrained: str,
         beam: int = 20,
         device: str | None = None,
+        dtype: str = "fp32",
         max_gen_toks: int = 128,
         **_: Any,
     ):
         super().__init__()
-        self.gpst = GPST.from_pretrained(pretrained, device)
+        self.gpst = GPST.from_pretrained(pretrained, device, dtype)
         self.beam, self.max_new_tokens = int(beam), int(max_gen_toks)
         self.limit = self.gpst.model.config.max_context_tokens
 

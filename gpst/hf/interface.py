@@ -15,6 +15,7 @@ from gpst.hf.codec import Codec, Sentence
 from gpst.hf.files import ModelFolderError, open_model
 from gpst.search.batches import batches, search_texts
 from gpst.search.generate import Generation, generate
+from gpst.search.half import multiply_in
 from gpst.search.inside import inside_parse
 from gpst.search.sampling import Sampling
 from gpst.tree import Tree
@@ -86,12 +87,16 @@ class GPST:
         self.end_token = end_token
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, device: str | torch.device | None = None) -> GPST:
+    def from_pretrained(
+        cls, folder: str | Path, device: str | torch.device | None = None, dtype: str = "fp32"
+    ) -> GPST:
         """Loads a folder that `launch/convert.sh to-hf` has made.
 
         Args:
             device: a GPU when there is one, by default.
+            dtype: what the generative layers multiply in, fp32 or bf16 (docs/search.md).
         Raises:
+            ValueError: another dtype.
             ModelFolderError: it is not such a folder, is damaged, or holds a GPT-2 baseline.
         """
         opened = open_model(folder)
@@ -99,7 +104,8 @@ class GPST:
         if not isinstance(model, core.GPST):
             raise ModelFolderError(f"{folder} holds a GPT-2 baseline, which has no trees")
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(model.to(chosen), opened.codec(), opened.final_tokens, opened.end_token)
+        model = multiply_in(model.to(chosen), dtype)
+        return cls(model, opened.codec(), opened.final_tokens, opened.end_token)
 
     def parse(
         self, text: str, method: Method = "inside", *, beam: int = 20, sync: bool = True
@@ -139,10 +145,9 @@ class GPST:
             inner=[[s.inner] for s in sentences],
             on_done=on_done,
         )
-        best = [result.parses[0] for result in results]
+        best = zip(sentences, (result.parses[0] for result in results), strict=True)
         return [
-            ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p)
-            for s, p in zip(sentences, best, strict=True)
+            ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p) for s, p in best
         ]
 
     def _sentence(self, text: str) -> Sentence:
@@ -180,9 +185,8 @@ class GPST:
             ends = j + 1 == len(words) or words[j + 1] != words[j]
             if starts and ends:
                 span = words[i], words[j]
-                found.append(
-                    Constituent(" ".join(sentence.words[span[0] : span[1] + 1]), span, vector)
-                )
+                text = " ".join(sentence.words[span[0] : span[1] + 1])
+                found.append(Constituent(text, span, vector))
         return found
 
     def surprisal(self, text: str | Sequence[str], *, beam: int = 20) -> list[WordSurprisal]:

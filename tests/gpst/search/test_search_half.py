@@ -1,0 +1,62 @@
+"""Search with matrix products in half precision, against fp32, and log p from tiles."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
+from gpst.model import GPST
+from gpst.search.half import HalfLinear, multiply_in
+from gpst.search.parse import search_text
+from gpst.search.vocabulary import log_p_of
+
+
+def small_model(vocab_size: int = 50) -> GPST:
+    torch.manual_seed(0)
+    return GPST(
+        GPSTConfig(
+            vocab_size, 0, max_context_tokens=32, hidden_dim=64, num_heads=4, ffn_dim=128,
+            num_type_layers=2, num_token_layers=2,
+            composition=CompositionConfig(dim=16, num_heads=2, ffn_dim=32, num_layers=1,
+                                          score_dim=8),
+            parser=ParserConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1),
+        )
+    ).eval()  # fmt: skip
+
+
+def test_tiles_sum_to_the_softmax():
+    model = small_model(10_000)  # two whole tiles and a part
+    features, tokens = torch.randn(7, 64), torch.randint(0, 10_000, (7,))
+    tokens[:3] = torch.tensor([0, 4096, 9999])
+    found = log_p_of(model, features, tokens)
+    expected = (features.double() @ model.embedding.weight.double().T).log_softmax(1)
+    assert found.dtype == torch.float64
+    assert found.tolist() == pytest.approx(expected[range(7), tokens].tolist(), abs=1e-5)
+    assert log_p_of(model, features[:0], tokens[:0]).shape == (0,)
+
+
+def test_bf16_gives_nearly_the_probabilities_of_fp32():
+    rng = np.random.default_rng(0)
+    contexts = [[rng.integers(0, 50, n).tolist()] for n in (5, 9, 14)]
+    model = small_model()
+    before = search_text(model, contexts, beam=300)
+    assert multiply_in(model, "fp32") is model
+    names = set(model.state_dict())
+    half = multiply_in(model, "bf16")
+    assert set(half.state_dict()) == names
+    products = [m for m in half.generator.type_layers.modules() if isinstance(m, HalfLinear)]
+    assert len(products) == 2 * 4
+    assert {m.weight.dtype for m in products} == {torch.bfloat16}
+    assert half.generator.type_head.out.weight.dtype == torch.float32
+    after = search_text(half, contexts, beam=300)
+    for one, other in zip(before, after, strict=True):
+        assert one.prefix_log_p is not None
+        assert other.prefix_log_p is not None
+        gap = np.abs(one.prefix_log_p - other.prefix_log_p)
+        assert gap.max() < 0.02 * len(gap)
+        assert gap.max() > 0  # it is another precision
+
+
+def test_another_dtype_is_named():
+    with pytest.raises(ValueError, match="dtype: 'fp8' is not allowed; it must be fp32 or bf16"):
+        multiply_in(small_model(), "fp8")
