@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-slow soak lint format clean
+.PHONY: help setup demo test test-slow soak docs lint format clean
 help:
 	@echo "make demo       from raw text to a trained model that parses and writes (INPUT=path for your own text)"
 	@echo "make test       set up and run the tests       make test-slow  the long ones too"
 	@echo "make soak       train, killed at random: must end as an undisturbed run"
+	@echo "make docs       the documentation, in site/"
 	@echo "make lint       ruff, pyright, import-linter   make format     let ruff format"
 
 setup: $(READY)
@@ -34,6 +35,12 @@ test-slow: $(READY)
 soak: $(READY)
 	$(BIN)/python benchmarks/soak.py
 
+# The generated pages are written anew; warnings (a dead link, a page outside the navigation) are errors.
+docs: $(READY)
+	$(BIN)/python docs/generate > /dev/null
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,4 +52,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) runs data .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) runs data .pytest_cache .ruff_cache build dist site *.egg-info

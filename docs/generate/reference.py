@@ -1,0 +1,222 @@
+"""Reference pages from the code: configuration, commands, functions."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from unittest import mock
+
+from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
+from gpst.config import GPT2Config as BaselineConfig
+from pipeline import config as run
+from pipeline.tasks.finetune.config import FinetuneConfig, FinetuneTrainConfig
+from pipeline.tasks.glue.config import GlueConfig
+from pipeline.tasks.grammar_induction.config import GrammarInductionConfig
+from pipeline.tasks.summarization.config import SummarizationConfig
+
+GENERATED = "<!-- Written by `python docs/generate`; change the code, not this page. -->\n"
+
+_RUN = {
+    "A run: top level": run.RunConfig,
+    "data": run.DataConfig,
+    "data.datasets (a list)": run.DatasetConfig,
+    "train": run.TrainConfig,
+    "optim": run.OptimConfig,
+    "structure": run.StructureConfig,
+    "engine": run.EngineConfig,
+    "checkpoint": run.CheckpointConfig,
+    "monitor": run.MonitorConfig,
+    "evaluate": run.EvaluateConfig,
+}
+_MODEL = {
+    "model (kind: gpst)": GPSTConfig,
+    "model.composition": CompositionConfig,
+    "model.parser": ParserConfig,
+    "model (kind: gpt2)": BaselineConfig,
+}
+_FINETUNE = {
+    "A fine-tuning: top level": FinetuneConfig,
+    "train (fine-tuning)": FinetuneTrainConfig,
+    "glue": GlueConfig,
+    "summarization": SummarizationConfig,
+    "grammar_induction": GrammarInductionConfig,
+}
+SECTIONS: dict[str, type] = {**_RUN, **_MODEL, **_FINETUNE}
+
+
+def configuration() -> str:
+    """Every field of every section: type, default, meaning."""
+    parts = [
+        "# Configuration\n" + GENERATED,
+        "A YAML file (`--config`), then `field=value` on the command line, in that order, over the "
+        "defaults below. An unknown field is refused with the nearest known name. "
+        "`--print-config` prints the whole of it, `--dry-run` checks it.",
+    ]
+    for title, cls in SECTIONS.items():
+        parts.append(f"## {title}\n\n{_first_line(cls)}\n\n" + _fields_table(cls))
+    return "\n\n".join(parts) + "\n"
+
+
+def _first_line(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _fields_table(cls: type) -> str:
+    docs = dict(_field_docs(cls))
+    rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        kind = str(field.type if isinstance(field.type, str) else _type_name(field.type))
+        cells = [f"`{field.name}`", f"`{kind}`", _default(field), docs.get(field.name, "")]
+        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _type_name(kind: object) -> str:
+    return re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", inspect.formatannotation(kind))
+
+
+def _default(field: dataclasses.Field) -> str:
+    if field.default is not dataclasses.MISSING:
+        value = {None: "null", True: "true", False: "false"}.get(field.default, field.default)
+        return f"`{list(value) if isinstance(value, tuple) else value}`"
+    return "its own defaults" if field.default_factory is not dataclasses.MISSING else "**needed**"
+
+
+def _field_docs(cls: type) -> Iterator[tuple[str, str]]:
+    """The string below each field, as the code base documents fields."""
+    [tree] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            yield field.target.id, " ".join(ast.literal_eval(text.value).split())
+
+
+PREP = ("build", "tokenizer", "verify", "inspect", "merge", "sources")
+CONVERT = ("to-hf", "from-hf", "from-reference", "inspect")
+_LAUNCH = "bash launch/"
+
+
+def command_list() -> dict[str, tuple[str, Callable[[Sequence[str]], object], list[str]]]:
+    """Command as typed -> (console script, function on arguments, arguments before --help)."""
+    from data_prep.__main__ import main as prep
+    from gpst.hf.commands import main as model_command
+    from gpst.web.server import main as page
+    from pipeline import doctor, report
+    from pipeline.convert import main as convert
+    from pipeline.tasks import __main__ as evaluate
+    from pipeline.tasks import finetune, pretrain
+    from pipeline.treebank.__main__ import main as treebank
+
+    found: dict = {f"python -m data_prep {name}": ("gpst-prep", prep, [name]) for name in PREP}
+    found["deepspeed launch/pretrain.sh"] = ("gpst-train", pretrain.main, [])
+    found["deepspeed launch/finetune.sh"] = ("gpst-finetune", finetune.main, [])
+    found[f"{_LAUNCH}evaluate.sh"] = ("gpst-evaluate", evaluate.main, [])
+    for task in evaluate.TASKS:
+        found[f"{_LAUNCH}evaluate.sh {task}"] = ("gpst-evaluate", evaluate.main, [task])
+    for name in CONVERT:
+        found[f"{_LAUNCH}convert.sh {name}"] = ("gpst-convert", convert, [name])
+    for name in ("parse", "generate", "surprisal"):
+        found[f"{_LAUNCH}{name}.sh"] = (f"gpst-{name}", model_command, [name])
+    found["python -m launch.demo"] = ("gpst-demo", page, [])
+    found["python -m pipeline report"] = ("gpst-report", report.main, [])
+    found["python -m pipeline doctor"] = ("gpst-doctor", doctor.main, [])
+    found["python -m pipeline.treebank"] = ("-", treebank, [])
+    return found
+
+
+def help_of(main: Callable[[Sequence[str]], object], before: Sequence[str]) -> str:
+    """What `--help` prints, 100 columns wide and without colours."""
+    out = io.StringIO()
+    plain = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, plain), contextlib.redirect_stdout(out):
+        os.environ.pop("RANK", None)
+        try:
+            main([*before, "--help"])
+        except SystemExit as end:
+            if end.code:
+                raise RuntimeError(f"{before}: --help ends with {end.code}") from None
+    # The default number of workers is this machine's; nothing else depends on it.
+    return out.getvalue().rstrip()
+
+
+def commands() -> str:
+    """`--help` of every command."""
+    parts = [
+        "# Commands\n" + GENERATED,
+        "Results go to standard output, everything else to standard error. Exit codes of all "
+        "commands: 0 done; 1 failed; 2 wrong usage or configuration; 3 damaged or unfit data; "
+        "130 interrupted. After `pip install` the same commands are there under the names in "
+        "brackets; `bash launch/x.sh` and the console script take the same arguments.",
+    ]
+    for name, (script, main, before) in command_list().items():
+        shown = f" (`{script} {' '.join(before)}".rstrip() + "`)" if script != "-" else ""
+        parts.append(f"## {name}{shown}\n\n```text\n{help_of(main, before)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+_LINK = re.compile(r"functions\.md#([\w.]+)\)")
+
+
+def linked_names(docs: Path) -> list[str]:
+    """Dotted names of functions that pages link to, sorted."""
+    pages = (path.read_text(encoding="utf-8") for path in docs.glob("*.md"))
+    return sorted({name for text in pages for name in _LINK.findall(text)})
+
+
+def find_object(name: str) -> object:
+    """`gpst.chart.inside.inside` -> that function; ValueError when there is none."""
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for part in parts[cut:]:
+                found = getattr(found, part)
+        except AttributeError as error:
+            raise ValueError(f"{name}: {error}") from None
+        return found
+    raise ValueError(f"{name}: no such module")
+
+
+def functions(docs: Path) -> str:
+    """Signature and docstring of every function that a page links to."""
+    parts = ["# Functions that the pages name\n" + GENERATED]
+    for name in linked_names(docs):
+        found = inspect.unwrap(find_object(name))  # type: ignore[arg-type]
+        code = inspect.getsource(found)  # type: ignore[arg-type]
+        [node] = ast.parse(_dedent(code)).body
+        head = ast.unparse(_header(node)).removesuffix("...").rstrip()
+        file = Path(inspect.getsourcefile(found) or "")  # type: ignore[arg-type]
+        place = file.resolve().relative_to(docs.parent).as_posix()
+        text = ast.get_docstring(node) or ""  # type: ignore[arg-type]
+        parts.append(
+            f'## <a id="{name}"></a>`{name}`\n\nIn `{place}`.\n\n```python\n{head}\n```\n\n'
+            f"```text\n{text}\n```"
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _dedent(code: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(code)
+
+
+def _header(node: ast.AST) -> ast.AST:
+    """The definition with nothing in it."""
+    assert isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    node.decorator_list = []
+    copy = ast.parse(ast.unparse(node)).body[0]
+    copy.body = [ast.Expr(ast.Constant(...))]  # type: ignore[attr-defined]
+    return copy
