@@ -20,13 +20,15 @@ EXIT_CODES = "exit codes: 0 done, 2 wrong usage, 3 wrong data, 130 interrupted (
 
 
 def _command(commands: argparse._SubParsersAction, name: str, summary: str):
-    return commands.add_parser(
+    parser = commands.add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog=f"example:\n  {EXAMPLES[name]}\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")
+    return parser
 
 
 def _source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +108,6 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine", default="auto", choices=("auto", "tokenizers", "gigatoken", "tokie"),
         help="what encodes; all give the ids of tokenizers (default: auto, the fastest)",
     )  # fmt: skip
-    group.add_argument("--no-progress", action="store_true", help="no progress bar")
     group.add_argument(
         "--dry-run", action="store_true",
         help="write nothing; estimate documents, tokens, disk and hours from a sample",

@@ -72,7 +72,7 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         workers=options.workers,
         runner=runner,
         engine=options.engine,
-        show_progress=sys.stderr.isatty() and not options.no_progress,
+        show_progress=sys.stderr.isatty() and not options.quiet,
     )
     dataset = build_dataset(
         options.input, options.tokenizer, options.output, arguments, running,
@@ -81,8 +81,13 @@ def _build(options: Namespace, runner: Runner | None) -> int:
     _report(dataset)
     for split, count in dataset.manifest.num_documents.items():
         if not count and (split == "train" or arguments.validation_fraction):
-            print(f"warning: no document fell into {split}", file=sys.stderr)
+            _warn(options, f"no document fell into {split}")
     return 0
+
+
+def _warn(options: Namespace, text: str) -> None:
+    if not options.quiet:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
@@ -137,7 +142,7 @@ def tokenizer(options: Namespace) -> int:
         raise UsageError(f"output {output} cannot be written: {error.strerror}") from None
     print(f"{output}: {loaded.kind}, {loaded.vocab_size} tokens")
     if loaded.vocab_size < options.vocab_size:
-        print(f"warning: the text gives {loaded.vocab_size} tokens only", file=sys.stderr)
+        _warn(options, f"the text gives {loaded.vocab_size} tokens only")
     return 0
 
 

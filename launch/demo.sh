@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 run() { # print the command as one would type it, then run it
-  printf '\n\033[1m$ %s\033[0m\n' "$*"
+  if [ -t 1 ]; then printf '\n\033[1m$ %s\033[0m\n' "$*"; else printf '\n$ %s\n' "$*"; fi
   env "$@"
 }
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -36,7 +36,13 @@ class Finding(NamedTuple):
 
 def main(argv: Sequence[str]) -> int:
     """Prints all findings; exit code 0, or 1 when a run would break here."""
-    parser = ArgumentParser("python -m pipeline doctor", description=__doc__)
+    parser = ArgumentParser(
+        "python -m pipeline doctor",
+        description=__doc__,
+        epilog="example:\n  python -m pipeline doctor runs\n\n"
+        "exit codes: 0 runs will work, 1 one would break",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", nargs="?", default=".", help="where runs will be written (.)")
     folder = Path(parser.parse_args(argv).folder)
     return report({name: check(folder) for name, check in CHECKS.items()})

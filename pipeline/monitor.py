@@ -7,7 +7,6 @@ Only rank 0 gets a monitor that writes; the others' (`is_main=False`) do nothing
 """
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from pipeline import talk
 from pipeline.curves import Curves
 from pipeline.errors import ConfigError
 from pipeline.metrics_file import MetricsFile
@@ -95,7 +95,7 @@ class Monitor:
         if config is not None:
             self._curves.add_hparams(config, _HPARAM_METRICS)
         self._peak_flops = peak_flops
-        self._stream = stream or sys.stderr
+        self._stream = stream or talk.stream()
         self._num_steps, self._step = num_steps, start_step
         self._first_step = start_step
         self._started = time.monotonic()

@@ -22,12 +22,30 @@ class NoInputError(InputError):
     """There is no text to work on: no such file, or nothing in it."""
 
 
+_EXAMPLES = {
+    "parse": "launch/parse.sh --model runs/demo/exported --format svg sentences.txt > trees.svg",
+    "generate": 'launch/generate.sh --model runs/demo/exported --prompt "We must" --trees',
+    "surprisal": "launch/surprisal.sh --model runs/demo/exported sentences.txt > bits.tsv",
+}
+_EXIT_CODES = "exit codes: 0 done, 2 wrong usage or model folder, 3 unfit text, 130 interrupted"
+
+
+def _parser(name: str, summary: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        name,
+        description=summary,
+        epilog=f"example:\n  bash {_EXAMPLES[name]}\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
     device_argument(parser)
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16"), default="fp32", help="of matrix products (fp32)"
     )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:
@@ -69,17 +87,18 @@ def _chunks(path: str) -> Iterator[list[str]]:
         raise NoInputError(f"{path} holds no sentence; give one a line")
 
 
-def _progress(total: int) -> Callable[[int], None]:
+def _progress(total: int, quiet: bool) -> Callable[[int], None]:
     """A bar on standard error when that is a terminal."""
     from tqdm import tqdm
 
-    bar = tqdm(total=total, unit="sentence", disable=None, leave=False, file=sys.stderr)
+    hidden = quiet or not sys.stderr.isatty()
+    bar = tqdm(total=total, unit="sentence", disable=hidden, leave=False, file=sys.stderr)
     return lambda number: (bar.update(number), None)[1]
 
 
 def parse_command(argv: Sequence[str]) -> None:
     """`python -m gpst parse`: trees of sentences."""
-    parser = argparse.ArgumentParser("parse", description="Trees of sentences, one a line.")
+    parser = _parser("parse", "Trees of sentences, one a line.")
     _model_arguments(parser)
     parser.add_argument("--method", choices=("inside", "left-to-right"), default="inside")
     _beam_argument(parser)
@@ -103,7 +122,7 @@ def parse_command(argv: Sequence[str]) -> None:
             options.method,
             beam=options.beam,
             sync=not options.no_sync,
-            on_done=_progress(len(chunk)),
+            on_done=_progress(len(chunk), options.quiet),
         )
         if options.format in TEXT_FORMATS:
             between = "\n\n" if options.format == "ascii" else "\n"
@@ -118,7 +137,7 @@ def parse_command(argv: Sequence[str]) -> None:
 
 def generate_command(argv: Sequence[str]) -> None:
     """`python -m gpst generate`: continuations with their trees."""
-    parser = argparse.ArgumentParser("generate", description="Continues a text.")
+    parser = _parser("generate", "Continues a text.")
     _model_arguments(parser)
     parser.add_argument("--prompt", default="", help="text to continue, or - for standard input")
     parser.add_argument("--max-new-tokens", type=_positive, default=60)
@@ -169,9 +188,7 @@ def generate_command(argv: Sequence[str]) -> None:
 
 def surprisal_command(argv: Sequence[str]) -> None:
     """`python -m gpst surprisal`: a table of words and their surprisals."""
-    parser = argparse.ArgumentParser(
-        "surprisal", description="Surprisal of each word in bits, as tab-separated values."
-    )
+    parser = _parser("surprisal", "Surprisal of each word in bits, as tab-separated values.")
     _model_arguments(parser)
     _beam_argument(parser)
     parser.add_argument(
@@ -187,7 +204,8 @@ def surprisal_command(argv: Sequence[str]) -> None:
         if before == 0:
             print("sentence\tposition\tword\tsurprisal_bits")
         groups = [chunk] if options.document else [[line] for line in chunk]
-        results = model.surprisals(groups, beam=options.beam, on_done=_progress(len(groups)))
+        progress = _progress(len(groups), options.quiet)
+        results = model.surprisals(groups, beam=options.beam, on_done=progress)
         for group in results:
             for sentence in group:
                 before += 1
@@ -205,6 +223,10 @@ COMMANDS = {
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command; what the user can cure becomes one line on standard error."""
+    if argv and argv[0] in ("-h", "--help"):
+        print("usage: python -m gpst COMMAND ...; COMMAND --help says more\n\nexamples:")
+        print("\n".join(f"  bash {example}" for example in _EXAMPLES.values()))
+        return 0
     if not argv or argv[0] not in COMMANDS:
         given = argv[0] if argv else "nothing"
         print(f"gpst: command {given!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)

@@ -86,7 +86,11 @@ def create_app(model: GPST) -> Any:
 def main(argv: Sequence[str]) -> int:
     """Serves until it is interrupted."""
     parser = argparse.ArgumentParser(
-        "python -m launch.demo", description="A web page on which a model parses and writes."
+        "python -m launch.demo",
+        description="A web page on which a model parses and writes.",
+        epilog="example:\n  python -m launch.demo --model runs/demo/exported --port 7860\n\n"
+        "exit codes: 0 stopped, 2 wrong usage or model folder",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
     device_argument(parser)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +24,9 @@ def _parser() -> ArgumentParser:
         prog="python -m pipeline report",
         description="Makes report.md and report.html with the paper's tables, filled from "
         "results.json files, learning curves from metrics.jsonl, and trees.",
+        epilog="example:\n  python -m pipeline report runs --output report\n\n"
+        "exit codes: 0 done, 2 wrong usage, 3 damaged results",
+        formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs and evaluations")

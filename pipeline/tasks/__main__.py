@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.errors import EXIT_USAGE
+from pipeline.tasks.command import EXIT_CODES
 
 TASKS = {
     "perplexity": "perplexity of a GPST and a GPT-2 on a dataset's held-out contexts",
@@ -27,7 +28,9 @@ def usage() -> str:
             "Evaluates models. TASK --help says what a task takes:",
             *lines,
             "",
-            f"example:\n  {EXAMPLE}",
+            f"example:\n  bash {EXAMPLE}",
+            "",
+            EXIT_CODES,
         ]
     )
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from pipeline.errors import ConfigError, report
+from pipeline.talk import be_quiet
+
+EXAMPLES = {
+    "perplexity": "--model runs/demo/exported --gpt2 runs/demo-gpt2/exported --data data/demo",
+    "grammar_induction": "--model runs/demo/exported --trees data/ptb/test.txt",
+    "syntactic_generalization": "--model runs/demo/exported --suites data/syntaxgym",
+}
+EXIT_CODES = "exit codes: 0 done, 2 wrong usage or configuration, 3 damaged data, 130 interrupted"
 
 
 class _Parser(ArgumentParser):
@@ -28,10 +36,19 @@ def run_task(
     0 done; 2 wrong usage or configuration; 3 damaged data or model; 130 interrupted. An error that
     a user can act on is one line on standard error.
     """
-    parser = _Parser(prog=f"launch/evaluate.sh {name}", description=summary, allow_abbrev=False)
+    parser = _Parser(
+        prog=f"launch/evaluate.sh {name}",
+        description=summary,
+        epilog=f"example:\n  bash launch/evaluate.sh {name} {EXAMPLES[name]}\n\n{EXIT_CODES}",
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add_arguments(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress, only results")
     try:
-        return run(parser.parse_args(sys.argv[1:] if argv is None else argv))
+        options = parser.parse_args(sys.argv[1:] if argv is None else argv)
+        be_quiet(options.quiet)
+        return run(options)
     except BrokenPipeError:
         # Who reads the table has had enough; nothing may be written when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

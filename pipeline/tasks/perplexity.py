@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from data_prep.shard import Dataset, open_dataset
 from pipeline.errors import ConfigError
+from pipeline.talk import say, shows_bars
 from pipeline.tasks.command import run_task
 from pipeline.tasks.options import add_options, option, read_options
 
@@ -160,7 +161,7 @@ def _gpst(
     found = evaluate_model(model, source, max_contexts=options.max_contexts, device=device)
     _say("GPST, trees marginalised")
     total = len(evaluation_contexts(source, options.max_contexts))
-    with tqdm(total=total, unit="context", disable=None, file=sys.stderr) as bar:
+    with tqdm(total=total, unit="context", disable=not shows_bars(), file=sys.stderr) as bar:
         marginal = evaluate_marginal(
             model,
             source,
@@ -199,7 +200,7 @@ def _table(values: dict[str, list[float]], results: dict[str, Any]) -> str:
 
 
 def _say(step: str) -> None:
-    print(f"evaluating: {step}", file=sys.stderr, flush=True)
+    say(f"evaluating: {step}")
 
 
 def _check_tokenizer(own: Tokenizer, dataset: Dataset, model: str) -> None:

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.ranks import Placement
+from pipeline.talk import be_quiet
 
 if TYPE_CHECKING:
     from pipeline.world import World
 
 _EPILOG = """\
+example:
+  deepspeed launch/{name}.sh --config {example}
+
 Started in any of these ways; the same command resumes a run that was stopped or killed.
   deepspeed launch/{name}.sh --config X        a rank per GPU; LOCAL_SIZE=2 before it: 2 CPU ranks
   bash launch/{name}.sh --config X             the same; DEEPSPEED_ARGS="--num_gpus 2" before it
@@ -64,6 +68,7 @@ class TrainingCommand(Generic[C, P]):
         """Runs the command on this rank and returns its exit code."""
         try:
             arguments = self._parser().parse_intermixed_args(argv)
+            be_quiet(arguments.quiet)
             if arguments.help or arguments.print_config:
                 # Answered without starting anything; a launcher's ranks leave it to the first.
                 text = self._parser().format_help() if arguments.help else self._config(arguments)
@@ -97,7 +102,7 @@ class TrainingCommand(Generic[C, P]):
         parser = _Parser(
             prog=self.name,
             description=self.description,
-            epilog=_EPILOG.format(name=self.name),
+            epilog=_EPILOG.format(name=self.name, example=self.example),
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -105,6 +110,7 @@ class TrainingCommand(Generic[C, P]):
         parser.add_argument("--config", metavar="YAML", help=f"the run, e.g. {self.example}")
         parser.add_argument("--dry-run", action="store_true", help="check all, print the plan, end")
         parser.add_argument("--print-config", action="store_true", help="print the config, end")
+        parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings")
         parser.add_argument("-h", "--help", action="store_true", help="print this, end")
         parser.add_argument("--local_rank", help="given by the DeepSpeed launcher; not used")
         parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.strict import require
+from pipeline.talk import shows_bars
 from pipeline.tasks.grammar_induction.baselines import baseline_scores
 from pipeline.tasks.grammar_induction.gold import gold_trees, tree_files
 from pipeline.tasks.grammar_induction.score import LABELS, LENGTHS, Span, TreeScores, score_trees
@@ -187,7 +187,7 @@ def _parse(
         sync=options.sync,
         batch_tokens=options.batch_tokens,
     )
-    bar = tqdm(found, parser, len(gold), unit=" sentences", disable=not sys.stderr.isatty())
+    bar = tqdm(found, parser, len(gold), unit=" sentences", disable=not shows_bars())
     for number, tree in bar:
         spans[number] = list(tree.internal_spans)
     return spans, time.perf_counter() - began

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from gpst.hf.codec import Codec
 from pipeline.contexts import Split
 from pipeline.errors import ConfigError
 from pipeline.sampler import mix
+from pipeline.talk import shows_bars
 from pipeline.tasks.finetune.examples import Example
 from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared, write_lines
 from pipeline.tasks.finetune.text import Sentences, TextReader, cut, length
@@ -108,7 +108,7 @@ class SummarizationTask(FinetuneTask):
         documents, _ = self._documents(pairs)
         order = sorted(range(len(pairs)), key=lambda place: length(documents[place]))
         found: dict[int, str] = {}
-        hidden = not (world.is_main and sys.stderr.isatty())
+        hidden = not (world.is_main and shows_bars())
         bar = tqdm(total=len(pairs), unit=" documents", disable=hidden)
         for group in chunks(order, self.config.batch_documents):
             prompts = [[*documents[place], *self._mark] for place in group]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from pipeline.errors import ConfigError
 from pipeline.strict import require
+from pipeline.talk import shows_bars
 from pipeline.tasks.options import add_options, option, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
 from pipeline.tasks.syntactic_generalization.suites import CIRCUITS, Suite, read_suites
@@ -128,7 +128,7 @@ def _evaluate(
     loaded = load_model(path, options.device)
     default = max(1, 76800 // options.beam) if isinstance(loaded.model, GPST) else 4096
     began = time.perf_counter()
-    with tqdm(desc="reading", unit=" texts", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(desc="reading", unit=" texts", disable=not shows_bars()) as bar:
         surprisals = ModelSurprisals(
             loaded.model,
             loaded.tokenizer,
