@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,15 @@ from data_prep.tokenizer.load import load_tokenizer
 from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError, DataError, report
 from pipeline.model_card import model_card
+
+
+_EXAMPLES = {
+    "to-hf": "runs/demo runs/demo/exported",
+    "from-hf": "runs/demo/exported next.yaml --data data/other --run-dir runs/next",
+    "from-reference": "model.bin converted --tokenizer /raw/gpt2",
+    "inspect": "runs/demo",
+}
+_CODES = "exit codes: 0 done, 2 wrong usage, 3 damaged data or checkpoint, 130 interrupted"
 
 
 class _Parser(ArgumentParser):
@@ -58,6 +67,9 @@ def _parser() -> ArgumentParser:
     inspect.add_argument("path", help="a checkpoint, a run, or an exported model")
     inspect.add_argument("--tensors", action="store_true", help="list names and shapes")
     inspect.set_defaults(run=_inspect)
+    for name, command in commands.choices.items():
+        command.formatter_class = RawDescriptionHelpFormatter
+        command.epilog = f"example:\n  bash launch/convert.sh {name} {_EXAMPLES[name]}\n\n{_CODES}"
     return parser
 
 
