@@ -17,7 +17,6 @@ from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError, DataError, report
 from pipeline.model_card import model_card
 
-
 _EXAMPLES = {
     "to-hf": "runs/demo runs/demo/exported",
     "from-hf": "runs/demo/exported next.yaml --data data/other --run-dir runs/next",
