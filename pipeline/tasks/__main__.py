@@ -3,12 +3,12 @@
 Exit codes: those of the tasks (pipeline/tasks/command.py).
 """
 
-import runpy
+import importlib
 import sys
 from collections.abc import Sequence
 
 from pipeline.errors import EXIT_USAGE
-from pipeline.tasks.command import EXIT_CODES
+from pipeline.tasks.command import EXIT_CODES, run_task
 
 TASKS = {
     "perplexity": "perplexity of a GPST and a GPT-2 on a dataset's held-out contexts",
@@ -48,12 +48,10 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return EXIT_USAGE
-    sys.argv = [f"evaluate {task}", *argv[1:]]
-    try:
-        runpy.run_module(f"pipeline.tasks.{task}", run_name="__main__")
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+    module = importlib.import_module(f"pipeline.tasks.{task}")
+    if hasattr(module, "main"):
+        return module.main(argv[1:])
+    return run_task(task, module.SUMMARY, module.add_arguments, module.run, argv[1:])
 
 
 if __name__ == "__main__":
