@@ -132,15 +132,15 @@ _NODES: Mapping[str, tuple[int, int, Sequence[str], str]] = {
     "generator": (600, 90, ["type layers,", "token layers"], "#dccdf0"),
     "lae": (750, 210, ["L_ae"], "#ffffff"),
     "lar": (750, 90, ["L_ar"], "#ffffff"),
-    "parser": (230, 340, ["parser: scores v", "(order only)"], "#c4e4e4"),
-    "lp": (750, 340, ["L_p"], "#ffffff"),
-    "tree": (420, 340, ["induced tree", "(integers)"], "#c4e4e4"),
+    "parser": (230, 410, ["parser: scores v", "(order only)"], "#c4e4e4"),
+    "lp": (750, 410, ["L_p"], "#ffffff"),
+    "tree": (420, 330, ["induced tree", "(integers)"], "#c4e4e4"),
 }
 _ARROWS = (
     ("tokens", "f", ""), ("f", "ae", ""), ("f", "ar", ""), ("s", "ae", ""), ("tokens", "s", ""),
     ("s", "ar", "cut"), ("ae", "outside", ""), ("ar", "generator", ""), ("outside", "lae", ""),
     ("generator", "lar", ""), ("s", "tree", "cut"), ("parser", "tree", "cut"),
-    ("tree", "lp", "cut"),
+    ("tree", "lp", "cut"), ("parser", "lp", ""),
 )  # fmt: skip
 
 
@@ -152,15 +152,16 @@ def routes() -> str:
         length = ((a - x) ** 2 + (b - y) ** 2) ** 0.5
         dx, dy = (a - x) / length, (b - y) / length
         dash = ' stroke-dasharray="5 4"' if kind else ""
-        reach = min(64 / (abs(dx) or 1e-9), 24 / (abs(dy) or 1e-9))
+        half = 64 if len(_NODES[end][2]) > 1 else 32
+        reach = min(half / (abs(dx) or 1e-9), 24 / (abs(dy) or 1e-9))
         parts.append(
             f'<line x1="{x:.0f}" y1="{y:.0f}" x2="{a - dx * reach:.0f}" '
             f'y2="{b - dy * reach:.0f}" stroke="#555"{dash} marker-end="url(#a)"/>'
         )
     for x, y, lines, fill in _NODES.values():
         parts += _box(x, y, 124 if len(lines) > 1 else 60, lines, fill)
-    parts.append(_text(20, 400, "solid: gradients come back; dashed: values only", "start"))
-    return _svg(800, 415, parts)
+    parts.append(_text(20, 460, "solid: gradients come back; dashed: values only", "start"))
+    return _svg(800, 475, parts)
 
 
 def induced_tree(folder: str) -> str:
