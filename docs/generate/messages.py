@@ -1,6 +1,6 @@
 """The page of error messages: what the code can say, by families that docs/messages.yaml explains.
 
-A message is a `raise SomeError(text)` in the three packages, with `...` for what is filled in. Each
+A message is a `SomeError(text)` in the three packages, with `...` for what is filled in. Each
 message must belong to one family, and each family must have a message: a test checks both.
 """
 
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ROOT / "docs" / "messages.yaml"
 _NO_MESSAGES = ("AttributeError", "OSError", "IndexError", "BrokenStreamError", "SystemExit")
 """Raised for the interpreter or for other code, never shown."""
+_MAKERS = ("fault", "_fault")
 
 
 class Message(NamedTuple):
@@ -50,11 +51,12 @@ def messages() -> list[Message]:
 
 def _messages_of(file: str, tree: ast.AST) -> Iterator[Message]:
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
+        if not isinstance(node, ast.Call) or not node.args:
             continue
-        error = node.exc.func.id if isinstance(node.exc.func, ast.Name) else ""
-        if error.endswith("Error") and error not in _NO_MESSAGES and node.exc.args:
-            text = " ".join(_text(node.exc.args[0]).split())
+        error = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        # `self.fault(text)` makes an error that begins with the place.
+        if (error.endswith("Error") and error not in _NO_MESSAGES) or error in _MAKERS:
+            text = " ".join(_text(node.args[0]).split())
             if re.search("[a-z]", text):  # else it passes on what another message says
                 yield Message(file, error, text)
 
