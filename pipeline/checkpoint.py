@@ -185,10 +185,15 @@ def load_model_weights(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str
         CheckpointError: there is none, or it is not whole.
     """
     path, state = whole_checkpoint(Path(checkpoint))
+    return state.config, weights_in(path)
+
+
+def weights_in(checkpoint: Path) -> dict[str, Tensor]:
+    """The model's fp32 weights in the folder of a verified checkpoint, see `load_model_weights`."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # reading the files imports DeepSpeed
-    weights = SavedState(path).weights()
-    return state.config, {name.removeprefix(_PREFIX): value for name, value in weights}
+    weights = SavedState(checkpoint).weights()
+    return {name.removeprefix(_PREFIX): value for name, value in weights}
 
 
 def load_init_weights(model: nn.Module, source: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from data_prep.files import write_atomically
-from data_prep.tokenizer.load import load_tokenizer
+from data_prep.tokenizer.load import TokenizerError, load_tokenizer
 from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError, DataError, report
 from pipeline.model_card import model_card
@@ -89,14 +89,16 @@ def _to_hf(options: Namespace) -> None:
     from gpst.classifier import split_classifier
     from gpst.config import config_from_dict
     from gpst.hf.files import ModelFolderError, export, open_model
-    from pipeline.checkpoint import load_model_weights
+    from pipeline.checkpoint import weights_in
+    from pipeline.checkpoint_files import whole_checkpoint
 
-    run, saved = load_model_weights(checkpoint)
-    weights, classifier = split_classifier(saved)
+    path, state = whole_checkpoint(checkpoint)
+    run = state.config
+    weights, classifier = split_classifier(weights_in(path))
     config = config_from_dict(run["model"])
     tokenizer = _tokenizer_folder(options.tokenizer, run)
-    end_token = load_tokenizer(tokenizer).end_of_document_id
-    card = model_card(run, checkpoint, sum(tensor.numel() for tensor in weights.values()))
+    end_token = _end_token(tokenizer)
+    card = model_card(state, path, sum(tensor.numel() for tensor in weights.values()))
     try:
         export(options.output, config, weights, tokenizer, end_token, card, classifier)
         open_model(options.output).model()
@@ -117,6 +119,19 @@ def _tokenizer_folder(given: str | None, run: dict[str, Any]) -> Path:
             f"the run's dataset {path} has no tokenizer here; name one with --tokenizer FOLDER"
         )
     return path / "tokenizer"
+
+
+def _end_token(tokenizer: Path) -> int:
+    """The id of the token that ends a document."""
+    try:
+        return load_tokenizer(tokenizer).end_of_document_id
+    except TokenizerError as error:
+        if not (tokenizer / "tokenizer.json").is_file():
+            raise
+        # Its cure is an option of data_prep's.
+        what = str(error).partition(";")[0]
+        cure = f"name bos_token and eos_token in {tokenizer / 'tokenizer_config.json'}"
+        raise ConfigError(f"{what}; {cure}") from error
 
 
 def _from_hf(options: Namespace) -> None:
@@ -153,7 +168,7 @@ def _from_reference(options: Namespace) -> None:
 
     tokenizer = Path(options.tokenizer)
     try:
-        end_token = load_tokenizer(tokenizer).end_of_document_id
+        end_token = _end_token(tokenizer)
         bos = end_token if options.bos_token_id is None else options.bos_token_id
         heads = None if options.num_heads is None else tuple(options.num_heads)
         found = convert(read_tensors(options.file), bos_token_id=bos, heads=heads)
@@ -204,9 +219,9 @@ def _inspect(options: Namespace) -> None:
         print(f"tokens: {state.tokens:,}")
         print(f"written by: {state.world_size} ranks, ZeRO stage {engine['zero_stage']}")
         path, model = checkpoint, state.config["model"]
-        from pipeline.checkpoint import load_model_weights
+        from pipeline.checkpoint import weights_in
 
-        weights = load_model_weights(checkpoint)[1]
+        weights = weights_in(checkpoint)
     else:
         stored = find_model(path, "PATH")
         model, weights = config_to_dict(stored.config), stored.weights()

@@ -6,13 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipeline.state import TrainerState
 
-def model_card(run: dict[str, Any], checkpoint: Path, num_parameters: int) -> str:
-    """README.md of an exported model: what it is, its data, training and held-out figures."""
+
+def model_card(state: TrainerState, checkpoint: Path, num_parameters: int) -> str:
+    """README.md of an exported model: what it is, its data, training, held-out figures and trees.
+
+    Args:
+        state: of the checkpoint.
+        checkpoint: its folder; figures and trees come from the run that it lies in, if it does,
+            and are no younger than the checkpoint.
+    """
+    run = state.config
     kind = run["model"]["kind"]
     name = "Generative Pretrained Structured Transformer" if kind == "gpst" else "GPT-2 baseline"
     data = run["data"].get("path") or ", ".join(d["path"] for d in run["data"]["datasets"])
-    train, last = run["train"], _last_metrics(checkpoint)
+    train = run["train"]
+    figures = {"step": state.step, "tokens": state.tokens} | _last_metrics(checkpoint, state.step)
     # Only fine-tuning has such a file beside its data.
     how = "fine-tuned" if (Path(data) / "examples.json").is_file() else "trained from scratch"
     lines = [
@@ -28,11 +38,10 @@ def model_card(run: dict[str, Any], checkpoint: Path, num_parameters: int) -> st
         f"step, planned for {train['num_steps']} steps).",
         "",
     ]
-    if last:
-        lines += ["| measured last | |", "|---|---|"]
-        lines += [f"| {key} | {value:.6g} |" for key, value in last.items()]
-        lines.append("")
-    trees = _last_trees(checkpoint)
+    lines += ["| measured last | |", "|---|---|"]
+    lines += [f"| {key} | {_shown(value)} |" for key, value in figures.items()]
+    lines.append("")
+    trees = _last_trees(checkpoint, state.step)
     if trees:
         lines += ["Trees that it induced for the run's fixed sentences:", "```", *trees, "```", ""]
     use = (
@@ -46,29 +55,31 @@ def model_card(run: dict[str, Any], checkpoint: Path, num_parameters: int) -> st
     return "\n".join(lines)
 
 
-_CARD_METRICS = ("step", "tokens", "loss", "perplexity/token", "eval/perplexity/token",
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+_CARD_METRICS = ("loss", "perplexity/token", "eval/perplexity/token",
                  "eval/joint_nats_per_token", "eval/bits_per_byte")  # fmt: skip
 
 
-def _metrics(checkpoint: Path) -> list[dict[str, Any]]:
-    """The run's metrics, if they lie where a run has them."""
-    for folder in (checkpoint, checkpoint.parent.parent):
-        file = folder / "metrics.jsonl"
-        if file.is_file():
-            lines = file.read_text(encoding="utf-8").splitlines()
-            return [json.loads(line) for line in lines if line.endswith("}")]
-    return []
+def _lines(checkpoint: Path, name: str, step: int) -> list[dict[str, Any]]:
+    """Lines up to a step of a file of the run, if it lies where a run has it."""
+    file = checkpoint.parent.parent / name
+    if not file.is_file():
+        return []
+    # The last line may be cut where the run was killed.
+    whole = [line for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    return [values for line in whole if (values := json.loads(line)).get("step", 0) <= step]
 
 
-def _last_metrics(checkpoint: Path) -> dict[str, float]:
+def _last_metrics(checkpoint: Path, step: int) -> dict[str, float]:
     found: dict[str, float] = {}
-    for line in _metrics(checkpoint):
+    for line in _lines(checkpoint, "metrics.jsonl", step):
         found |= {key: line[key] for key in _CARD_METRICS if key in line}
     return {key: found[key] for key in _CARD_METRICS if key in found}
 
 
-def _last_trees(checkpoint: Path) -> list[str]:
-    found: dict[str, str] = {}
-    for line in _metrics(checkpoint):
-        found |= {k: v for k, v in line.items() if k.startswith("trees/") and isinstance(v, str)}
-    return [found[key] for key in sorted(found)]
+def _last_trees(checkpoint: Path, step: int) -> list[str]:
+    lines = _lines(checkpoint, "samples.jsonl", step)
+    return lines[-1]["trees"] if lines else []

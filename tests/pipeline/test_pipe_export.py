@@ -1,0 +1,156 @@
+"""Checkpoints of every ZeRO stage become exported models: memory, card, and a run that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from gpst import GPST
+from pipeline import convert
+from pipeline.checkpoint import load_model_weights, read_state
+from pipeline.checkpoint_files import list_checkpoints
+
+WORKER = Path(__file__).with_name("worker_runs.py")
+ROOT = WORKER.parents[2]
+BIG = ("hidden_dim=384", "ffn_dim=1536", "num_token_layers=3")
+PEAK = """
+import re, sys
+from pathlib import Path
+from pipeline import convert
+
+def bytes_of(name):
+    return int(re.search(rf"{name}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+tokenizer, small, *big = sys.argv[1:]
+given = ["--tokenizer", tokenizer]
+assert convert.main(["to-hf", small, small + "-exported", *given]) == 0  # all that is imported
+for run in big:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = bytes_of("VmRSS")
+    assert convert.main(["to-hf", run, run + "-exported", *given]) == 0
+    print(bytes_of("VmHWM") - before)
+"""
+
+
+@pytest.fixture
+def tokenizer(toy_dataset, tmp_path) -> Path:
+    """The toy tokenizer with a token that begins and ends a document."""
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(toy_dataset / "tokenizer", folder)
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "w0", "eos_token": "w0"}')
+    return folder
+
+
+def started(script: list[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, *script],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def episodes(folder: Path, config: Path, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What became of starts of the training command."""
+    script = folder / "episodes.json"
+    plain = {"config": str(config), "ranks": 1, "overrides": []}
+    script.write_text(json.dumps([{**plain, **one} for one in given]))
+    return json.loads(started([str(WORKER), str(script)]))
+
+
+@pytest.mark.dist
+def test_every_stage_is_exported_in_little_memory(toy_config, tokenizer, tmp_path):
+    big = [f"model.{change}" for change in BIG] + ["train.stop_at_step=1"]
+    runs = [tmp_path / f"stage{stage}" for stage in (1, 2, 3)]
+    given = [{"overrides": ["train.stop_at_step=1", f"run_dir={tmp_path / 'small'}"]}]
+    for stage, run in enumerate(runs, 1):
+        own = [f"engine.zero_stage={stage}", f"run_dir={run}"]
+        given.append({"ranks": 2, "overrides": big + own})
+    seen = episodes(tmp_path, toy_config, given)
+    assert {code for one in seen for code in one["codes"]} == {0}, seen
+    peaks = started(["-c", PEAK, str(tokenizer), str(tmp_path / "small"), *map(str, runs)]).split()
+    for run, peak in zip(runs, peaks, strict=True):
+        weights = load_model_weights(run)[1]
+        exported = load_file(f"{run}-exported/model.safetensors")
+        assert exported.keys() == {"gpst." + name for name in weights}
+        assert all(torch.equal(exported["gpst." + n], w) for n, w in weights.items())
+        size = sum(w.numel() * w.element_size() for w in weights.values())
+        assert size > 25e6
+        # The weights read, the pages of the checkpoint that hold them, and what was written,
+        # read back; Adam's moments alone would be twice the size more.
+        assert int(peak) < 3 * size + 10e6, (run.name, int(peak) / size)
+
+
+@pytest.mark.dist
+def test_what_a_run_exports_starts_another_run(toy_config, tokenizer, tmp_path, capsys):
+    sentence = "w1 w2 w3 w1 w5"
+    values = yaml.safe_load(toy_config.read_text())
+    values["monitor"] |= {"sample_every_steps": 1, "sentences": [sentence]}
+    toy_config.write_text(yaml.safe_dump(values))
+    run, new = tmp_path / "run", tmp_path / "new"
+    [seen] = episodes(
+        tmp_path, toy_config,
+        [{"ranks": 2, "overrides": ["engine.zero_stage=3", "train.stop_at_step=4"]}],
+    )  # fmt: skip
+    assert seen["codes"] == [0, 0], seen
+    earlier, last = list_checkpoints(run / "checkpoints")
+    for source, out in ((run, tmp_path / "out"), (earlier, tmp_path / "early")):
+        given = ["to-hf", str(source), str(out)]
+        assert convert.main([*given, "--tokenizer", str(tokenizer)]) == 0
+
+    assert convert.main(["to-hf", str(run), str(tmp_path / "x")]) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "has no bos_token that is known; name bos_token and eos_token in" in err
+    assert "tokenizer_config.json" in err
+
+    # The card says what the run wrote, as far as the checkpoint goes.
+    card = (tmp_path / "out" / "README.md").read_text()
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trees = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in metrics if "loss" in line}
+    data = Path(values["data"]["path"]).name
+    parameters = sum(w.numel() for w in load_model_weights(run)[1].values())
+    assert f"{parameters:,} parameters, trained from scratch on `{data}`" in card
+    assert "contexts of 32 tokens, 8 a step, planned for 8 steps" in card
+    assert yaml.safe_load(card.split("---")[1])["license"] == "apache-2.0"
+    early = (tmp_path / "early" / "README.md").read_text()
+    for text, checkpoint in ((card, last), (early, earlier)):
+        state = read_state(checkpoint)
+        assert f"| step | {state.step} |" in text
+        assert f"| tokens | {state.tokens:,} |" in text
+        assert f"| loss | {losses[state.step]:.6g} |" in text
+        [shown] = next(line["trees"] for line in trees if line["step"] == state.step)
+        assert f"```\n{shown}\n```" in text
+        assert set(re.findall(r"w\d+", shown)) == set(sentence.split())
+    assert "w1" in GPST.from_pretrained(tmp_path / "out").parse(sentence).words
+
+    # An exported model starts a run, which trains from its weights.
+    arguments = ["--data", values["data"]["path"], "--run-dir", str(new), "--num-steps", "2",
+                 "--context-tokens", "32"]  # fmt: skip
+    following = tmp_path / "next.yaml"
+    assert convert.main(["from-hf", str(tmp_path / "out"), str(following), *arguments]) == 0
+    capsys.readouterr()
+    still = "optim={learning_rate: 0.0, parser_learning_rate: 0.0}"
+    quick = ["train.global_batch_contexts=4", "monitor.log_every_steps=1"]
+    stays, moves = episodes(
+        tmp_path, following,
+        [{"overrides": [*quick, still, f"run_dir={tmp_path / 'still'}"]}, {"overrides": quick}],
+    )  # fmt: skip
+    assert (stays["codes"], moves["codes"]) == ([0], [0]), (stays, moves)
+    begun, given = load_model_weights(tmp_path / "still")[1], load_model_weights(run)[1]
+    assert all(torch.equal(begun[name], weight) for name, weight in given.items())
+    assert read_state(new).step == 2
+    after = load_model_weights(new)[1]
+    assert not torch.equal(after["embedding.weight"], given["embedding.weight"])
