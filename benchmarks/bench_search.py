@@ -34,6 +34,7 @@ from gpst.config import GPSTConfig, GPT2Config, config_from_dict
 from gpst.hf.files import open_model
 from gpst.model import GPST, build_model
 from gpst.search.batches import search_texts
+from gpst.search.half import multiply_in
 from gpst.search.history import History
 
 COMP = -1
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=24)
     parser.add_argument("--naive-sentences", type=int, default=1)
     parser.add_argument("--beams", type=int, nargs="+", default=[20, 300])
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the search")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -176,6 +178,7 @@ def main() -> None:
     ]
     gpt2, plain = gpt2_of(model.config), PlainLoop(model)
     naive = sorted(sentences, key=len)[len(sentences) // 2 :][: options.naive_sentences]
+    searched = multiply_in(copy.deepcopy(model), options.dtype)
     seconds: dict[str, list[float]] = {}
 
     def score() -> None:
@@ -191,7 +194,7 @@ def main() -> None:
         record("GPT-2 scoring", timed(score) / len(sentences))
         for beam in options.beams:
             contexts = [[sentence] for sentence in sentences]
-            spent = timed(lambda b=beam, c=contexts: search_texts(model, c, beam=b))
+            spent = timed(lambda b=beam, c=contexts: search_texts(searched, c, beam=b))
             record(f"word-level search, beam {beam}", spent / len(sentences))
         if turn == 0:
             beam = options.beams[0]
@@ -213,6 +216,7 @@ def main() -> None:
         "vocab_size": model.config.vocab_size,
         "hidden_dim": model.config.hidden_dim,
         "model": options.model or options.config,
+        "dtype": options.dtype,
         "threads": 1,
         "torch": torch.__version__,
         "hardware": describe(),

@@ -81,6 +81,7 @@ class CausalBlock(nn.Module):
         first: int,
         mask: Float[Tensor, "C 1 F seen"],
         places: Int64[Tensor, "R"],
+        counts: list[int] | None = None,
     ) -> Float[Tensor, "R D"]:
         """Up to F more inputs a context, in slots first .. first+F-1 of the keys and values.
 
@@ -88,6 +89,8 @@ class CausalBlock(nn.Module):
             mask: added to the attention's logits over slots 0 .. first+F-1 (= seen): 0 for the
                 slots in an input's past and for its own, minus infinity for the others.
             places: of the inputs in the flat table of C x F.
+            counts: inputs of each context, which are its first ones in the table: attention then
+                goes context by context and leaves out the padding.
         """
         contexts, width = mask.shape[0], mask.shape[2]
         heads = self._packed_heads(x)
@@ -97,11 +100,22 @@ class CausalBlock(nn.Module):
         last = first + width
         keys[:, :, first:last] = key
         values[:, :, first:last] = value
-        attended = F.scaled_dot_product_attention(
-            query, keys[:, :, :last], values[:, :, :last], attn_mask=mask
-        )
-        attended = attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
-        return self._finish(x, attended)
+        keys, values = keys[:, :, :last], values[:, :, :last]
+        if counts is None:
+            attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            attended = attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
+            return self._finish(x, attended)
+        parts = [
+            F.scaled_dot_product_attention(
+                query[c : c + 1, :, :count],
+                keys[c : c + 1],
+                values[c : c + 1],
+                attn_mask=mask[c : c + 1, :, :count],
+            )[0]
+            for c, count in enumerate(counts)
+            if count
+        ]
+        return self._finish(x, torch.cat(parts, 1).transpose(0, 1))
 
 
 class CausalStack(nn.Module):

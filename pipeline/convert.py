@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -77,6 +78,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = _parser().parse_args(argv)
         options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (| head); Python must not write to the pipe when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except BaseException as error:
         return report(error, "convert")
     return 0

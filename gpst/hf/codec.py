@@ -102,6 +102,20 @@ class Codec:
         return [k for k, text in enumerate(texts) if _FINAL.search(text)]
 
 
+def check_length(what: str, text: Sequence[Sentence], limit: int) -> None:
+    """Raises ValueError, with the beginning, where sentences have more tokens than the model takes.
+
+    Args:
+        what: name of the whole.
+    """
+    number = sum(len(sentence.tokens) for sentence in text)
+    if number > limit:
+        start = " ".join(word for sentence in text for word in sentence.words[:20])[:60]
+        raise ValueError(
+            f"a {what} has {number} tokens, but the model takes {limit}: {start!r} ..."
+        )
+
+
 def _with_words(
     text: str,
     ids: Sequence[int],

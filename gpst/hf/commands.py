@@ -68,7 +68,9 @@ def _lines(path: str) -> Iterator[str]:
     """Sentences of a file (or of standard input, `-`), one a line; empty lines are left out."""
     try:
         with sys.stdin if path == "-" else open(path, encoding="utf-8") as stream:
-            for line in stream:
+            for number, line in enumerate(stream, 1):
+                if "\0" in line:
+                    raise InputError(f"{path} is no text: line {number} holds a NUL character")
                 if line.strip():
                     yield line.strip()
     except OSError as error:
@@ -201,11 +203,11 @@ def surprisal_command(argv: Sequence[str]) -> None:
     model = GPST.from_pretrained(options.model, options.device, options.dtype)
     before = 0
     for chunk in _chunks(options.file):
-        if before == 0:
-            print("sentence\tposition\tword\tsurprisal_bits")
         groups = [chunk] if options.document else [[line] for line in chunk]
         progress = _progress(len(groups), options.quiet)
         results = model.surprisals(groups, beam=options.beam, on_done=progress)
+        if before == 0:
+            print("sentence\tposition\tword\tsurprisal_bits")
         for group in results:
             for sentence in group:
                 before += 1

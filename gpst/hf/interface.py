@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpst import model as core
-from gpst.hf.codec import Codec, Sentence
+from gpst.hf.codec import Codec, Sentence, check_length
 from gpst.hf.files import ModelFolderError, open_model
 from gpst.search.batches import batches, search_texts
 from gpst.search.generate import Generation, generate
@@ -152,12 +152,7 @@ class GPST:
 
     def _sentence(self, text: str) -> Sentence:
         sentence = self.codec.sentence(text)
-        limit = self.model.config.max_context_tokens
-        if len(sentence.tokens) > limit:
-            raise ValueError(
-                f"a sentence has {len(sentence.tokens)} tokens, but the model takes {limit}: "
-                f"{text[:60]!r} ..."
-            )
+        check_length("sentence", [sentence], self.model.config.max_context_tokens)
         return sentence
 
     def _parse_inside(
@@ -227,6 +222,8 @@ class GPST:
         beam: int,
         on_done: Callable[[int], None] | None,
     ) -> list[list[list[WordSurprisal]]]:
+        for text in texts:
+            check_length("text", text, self.model.config.max_context_tokens)
         contexts = [[s.tokens for s in text] for text in texts]
         results = search_texts(self.model, contexts, beam=beam, on_done=on_done)
         found = []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +20,8 @@ from gpst.model import build_model
 from pipeline import convert
 from pipeline.checkpoint import load_init_weights
 from pipeline.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -112,3 +118,14 @@ def test_inspect_says_what_is_there(tmp_path, exported, capsys):
     code, out, err = run(capsys, "inspect", exported)
     assert (code, out) == (3, "")
     assert "'bert'" in err
+
+
+def test_a_reader_that_stops_is_no_fault(exported):
+    script = f'exec "{sys.executable}" -m pipeline.convert inspect "{exported}" --tensors'
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")

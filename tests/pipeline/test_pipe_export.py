@@ -25,7 +25,7 @@ WORKER = Path(__file__).with_name("worker_runs.py")
 ROOT = WORKER.parents[2]
 BIG = ("hidden_dim=384", "ffn_dim=1536", "num_token_layers=3")
 PEAK = """
-import re, sys
+import ctypes, gc, re, sys
 from pathlib import Path
 from pipeline import convert
 
@@ -36,6 +36,8 @@ tokenizer, small, *big = sys.argv[1:]
 given = ["--tokenizer", tokenizer]
 assert convert.main(["to-hf", small, small + "-exported", *given]) == 0  # all that is imported
 for run in big:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the run before left would hide what this one takes
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = bytes_of("VmRSS")
     assert convert.main(["to-hf", run, run + "-exported", *given]) == 0

@@ -117,11 +117,20 @@ def test_generate_shows_text_and_trees(exported, capsys, monkeypatch):
         (("parse", "--model", "MODEL", "EMPTY"), 2, "holds no sentence"),
         (("parse", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
         (("parse", "--model", "MODEL", "LONG"), 3, "but the model takes 128"),
+        (("parse", "--model", "MODEL", "NUL"), 3, "is no text: line 2 holds a NUL character"),
+        (("surprisal", "--model", "nowhere", "-"), 2, "model nowhere does not exist"),
+        (("surprisal", "--model", "MODEL", "nofile.txt"), 2, "cannot read nofile.txt"),
+        (("surprisal", "--model", "MODEL", "EMPTY"), 2, "holds no sentence"),
+        (("surprisal", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
+        (("surprisal", "--model", "MODEL", "NUL"), 3, "is no text: line 2 holds a NUL character"),
+        (("surprisal", "--model", "MODEL", "LONG"), 3, "but the model takes 128: 'boats boats"),
+        (("surprisal", "--model", "MODEL", "--document", "LINES"), 3, "a text has"),
         (("generate", "--model", "MODEL", "--prompt", "a b. " * 100), 3, "the prompt has"),
     ],
 )
 def test_faults_are_one_line(exported, tmp_path, capsys, argv, code, message):
-    files = {"EMPTY": b"\n", "BYTES": b"\xff\xfe a", "LONG": b"boats " * 200}
+    files = {"EMPTY": b"\n", "BYTES": b"\xff\xfe a", "LONG": b"boats " * 200,
+             "NUL": b"a.\nb\0c.\n", "LINES": b"The man.\n" * 100}  # fmt: skip
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     given = [
@@ -133,8 +142,32 @@ def test_faults_are_one_line(exported, tmp_path, capsys, argv, code, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["parse", "surprisal"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_unknown_words_are_read(exported, tmp_path, capsys, command, dtype):
+    (tmp_path / "in.txt").write_text("Zzqx \U0001f600 \u6f22\u5b57 xyzzy.\n", encoding="utf-8")
+    method = ("--method", "left-to-right", "--format", "json") if command == "parse" else ()
+    given = ("--model", exported, "--beam", 3, "--dtype", dtype, *method, tmp_path / "in.txt")
+    code, out, err = run(capsys, command, *given)
+    assert (code, err) == (0, "")
+    words = ["Zzqx", "\U0001f600", "\u6f22\u5b57", "xyzzy", "."]
+    if command == "parse":
+        assert json.loads(out)["words"] == words
+    else:
+        rows = [line.split("\t") for line in out.splitlines()[1:]]
+        assert [row[2] for row in rows] == words
+        assert all(float(row[3]) > 0 for row in rows)
+
+
 @pytest.mark.parametrize(
-    "argv", [("--beam", "0"), ("--format", "tiff"), ("--method", "up"), ("--temperature", "-1")]
+    "argv",
+    [
+        ("--dtype", "fp8"),
+        ("--beam", "0"),
+        ("--format", "tiff"),
+        ("--method", "up"),
+        ("--temperature", "-1"),
+    ],
 )
 def test_bad_options_are_usage(exported, argv):
     command = "generate" if argv[0] == "--temperature" else "parse"

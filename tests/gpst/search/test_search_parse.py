@@ -109,6 +109,19 @@ def test_a_row_of_a_batch_is_a_batch_of_one(tiny):
         assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
 
 
+def test_attention_by_contexts_gives_what_padded_attention_gives(tiny, monkeypatch):
+    model = tiny(9, max_context_tokens=64)
+    rng = np.random.default_rng(3)
+    contexts = [[rng.integers(0, 6, n).tolist()] for n in (4, 11, 19, 26)]
+    found = []
+    for full in (0.0, 2.0):  # never, and always but where tokens are not allowed to all
+        monkeypatch.setattr("gpst.search.history._FULL", full)
+        found.append(search_text(model, contexts, beam=5))
+    for padded, apart in zip(*found, strict=True):
+        assert padded.parses[0].trees == apart.parses[0].trees
+        assert padded.prefix_log_p == pytest.approx(apart.prefix_log_p, abs=1e-9)
+
+
 def test_dead_hypotheses_of_a_short_context_do_no_harm(tiny):
     # They are filled up again and again while a longer context goes on.
     model = tiny(8, max_context_tokens=40)

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,21 +157,25 @@ def test_faults_are_one_line(folder, capsys, byte_bpe, change, code, message):
 def checkpoint(folder, tmp_path, monkeypatch):
     """A run with metrics whose checkpoint holds the exported model's weights."""
     run = tmp_path / "run"
-    run.mkdir()
-    lines = [
-        {"step": 5, "loss": 9.5, "trees/0": "(a b)"},
-        {"step": 6, "eval/perplexity/token": 123.25, "trees/0": "(a (b c))"},
+    step = run / "checkpoints" / "step-000000006"
+    step.mkdir(parents=True)
+    metrics = [
+        {"step": 5, "loss": 9.5},
+        {"step": 6, "eval/perplexity/token": 123.25},
+        {"step": 7, "loss": 8.5},
     ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    samples = [{"step": 5, "trees": ["(a b)"]}, {"step": 6, "trees": ["(a (b c))"]}]
+    for name, lines in (("metrics.jsonl", metrics), ("samples.jsonl", samples)):
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = open_model(folder / "gpst")
     config = {
         "model": config_to_dict(source.config),
         "data": {"path": str(folder / "data"), "context_tokens": 32},
         "train": {"num_steps": 6, "global_batch_contexts": 2},
     }
-    monkeypatch.setattr(
-        "pipeline.checkpoint.load_model_weights", lambda path: (config, source.weights())
-    )
+    state = SimpleNamespace(step=6, tokens=384, config=config)
+    monkeypatch.setattr("pipeline.checkpoint_files.whole_checkpoint", lambda path: (step, state))
+    monkeypatch.setattr("pipeline.checkpoint.weights_in", lambda path: source.weights())
     return run
 
 
@@ -182,6 +187,7 @@ def test_to_hf_exports_the_newest_checkpoint_with_its_card(folder, checkpoint, t
     for name, tensor in expected.weights().items():
         assert torch.equal(out.weights()[name], tensor)
     card = (tmp_path / "out" / "README.md").read_text()
+    assert "| step | 6 |" in card
     assert "| loss | 9.5 |" in card
     assert "123.25" in card
     assert "(a (b c))" in card
