@@ -19,18 +19,16 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import yaml
 from hardware import describe
+from stepping import load_model_config, partner
 from torch import Tensor
 
 from gpst.batch import ContextBatch
 from gpst.composition import plain_norm
-from gpst.config import GPSTConfig, GPT2Config, config_from_dict
 from gpst.hf.files import open_model
 from gpst.model import GPST, build_model
 from gpst.search.batches import search_texts
@@ -137,20 +135,6 @@ def timed(function: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def gpt2_of(config: GPSTConfig) -> torch.nn.Module:
-    return build_model(
-        GPT2Config(
-            config.vocab_size,
-            config.bos_token_id,
-            config.max_context_tokens,
-            hidden_dim=config.hidden_dim,
-            num_heads=config.num_heads,
-            ffn_dim=config.ffn_dim,
-            num_layers=config.num_type_layers + config.num_token_layers,
-        )
-    ).eval()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="exported GPST")
@@ -167,16 +151,14 @@ def main() -> None:
     if options.model:
         model = open_model(options.model).model()
     else:
-        values = yaml.safe_load(Path(options.config).read_text())
-        sizes = {"vocab_size": options.vocab_size, "bos_token_id": 0}
-        model = build_model(config_from_dict(values | sizes)).eval()
+        model = build_model(load_model_config(options.config, options.vocab_size)).eval()
     assert isinstance(model, GPST)
     rng = np.random.default_rng(0)
     sentences = [
         rng.integers(1, model.config.vocab_size, n).tolist()
         for n in rng.integers(8, 41, options.sentences)
     ]
-    gpt2, plain = gpt2_of(model.config), PlainLoop(model)
+    gpt2, plain = build_model(partner(model.config)).eval(), PlainLoop(model)
     naive = sorted(sentences, key=len)[len(sentences) // 2 :][: options.naive_sentences]
     searched = multiply_in(copy.deepcopy(model), options.dtype)
     seconds: dict[str, list[float]] = {}
