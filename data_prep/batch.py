@@ -14,8 +14,8 @@ class RawBatch:
     """Documents as they stand in the input, bytes that may not be valid UTF-8.
 
     data: (n,) uint8. starts, ends: (D,) int64, the documents' ranges in ``data``, which may have
-    gaps. file: where they come from. places: (D,) int64, the byte offset (or the row) of each
-    document in that file, for messages.
+    gaps and share bytes. file: where they come from. places: (D,) int64, the byte offset (or the
+    row) of each document in that file, for messages.
     """
 
     data: np.ndarray

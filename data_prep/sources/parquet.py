@@ -68,7 +68,10 @@ def _column_of(path: str, metadata: Any, field: str) -> int:
 
 
 def _rows(part: Part, field: str, recorder: Recorder) -> Iterator[RawBatch]:
-    with pq.ParquetFile(part.path, buffer_size=1 << 20, pre_buffer=False) as file:
+    # As dictionaries: a repeated text is held once, however often its rows come.
+    with pq.ParquetFile(
+        part.path, read_dictionary=[field], buffer_size=1 << 20, pre_buffer=False
+    ) as file:
         groups = range(part.start, part.stop or part.start + 1)
         first = sum(file.metadata.row_group(g).num_rows for g in range(part.start))
         rows = sum(file.metadata.row_group(g).num_rows for g in groups)
@@ -79,27 +82,31 @@ def _rows(part: Part, field: str, recorder: Recorder) -> Iterator[RawBatch]:
             size, row_groups=list(groups), columns=[field], use_threads=False
         )
         for batch in batches:
-            column = batch.column(0)
-            if pa.types.is_dictionary(column.type):
-                column = column.dictionary_decode()
-            yield from arrow_documents(column, part.path, first, recorder)
-            first += len(column)
+            yield from _documents(batch.column(0), part.path, first, recorder)
+            first += len(batch)
 
 
-def arrow_documents(column: Any, path: str, first: int, recorder: Recorder) -> Iterator[RawBatch]:
-    """A column of strings as batches that share its buffers; nulls are recorded.
+def _documents(
+    column: pa.DictionaryArray, path: str, first: int, recorder: Recorder
+) -> Iterator[RawBatch]:
+    """A column of texts as batches that share its dictionary; nulls are recorded.
 
-    first: the row number of the column's first value, for messages.
+    A batch has BATCH_BYTES of text at most, or one document. first: the row number of the column's
+    first value, for messages.
     """
-    if not (pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)):
-        column = column.cast(pa.large_binary())
-    _, offset_buffer, data_buffer = column.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64)[column.offset :][: len(column) + 1]
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(~there).tolist():
+        recorder.drop("missing_text_field", path, first + row)
+    places = np.flatnonzero(there) + first
+    values = column.dictionary.cast(pa.large_binary())
+    _, offset_buffer, data_buffer = values.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64)[values.offset :]
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    there = np.ones(len(column), np.bool_)
-    if column.null_count:
-        there = column.is_valid().to_numpy(zero_copy_only=False)
-        for row in np.flatnonzero(~there).tolist():
-            recorder.drop("missing_text_field", path, first + row)
-    starts, ends, places = offsets[:-1][there], offsets[1:][there], np.flatnonzero(there) + first
-    yield RawBatch(data, starts, ends, path, places)
+    chosen = column.indices.drop_null().to_numpy()
+    starts, ends = offsets[chosen], offsets[chosen + 1]
+    sizes = np.cumsum(ends - starts)
+    at = done = 0
+    while at < len(sizes):
+        stop = max(at + 1, int(np.searchsorted(sizes, done + BATCH_BYTES, "right")))
+        yield RawBatch(data, starts[at:stop], ends[at:stop], path, places[at:stop])
+        at, done = stop, int(sizes[stop - 1])
