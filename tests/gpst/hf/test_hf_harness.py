@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("lm_eval", reason="the extra eval is not installed")
 # The harness and what it imports are not as clean as this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
 

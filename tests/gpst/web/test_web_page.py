@@ -23,8 +23,6 @@ from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.hf.files import export
 from gpst.model import build_model
 
-pytest.importorskip("fastapi", reason="the extra web is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
 ROOT = Path(__file__).parents[3]
 BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -205,7 +203,8 @@ class Tab:
 def tab(address, tmp_path) -> Iterator[Tab]:
     if BROWSER is None:
         pytest.skip("no chromium here (apt-get install chromium)")
-    client = pytest.importorskip("websockets.sync.client", reason="websockets is not installed")
+    from websockets.sync import client
+
     opened = Tab(tmp_path / "profile", address, client.connect)
     try:
         yield opened
