@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import filecmp
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from data_prep.__main__ import main
@@ -66,6 +70,50 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return code, captured.out, captured.err
 
     return run_main
+
+
+@pytest.fixture(scope="session")
+def build_command() -> Callable[..., list[str]]:
+    """``data_prep build`` of text files, for a process of its own; ``more`` are further options."""
+
+    def arguments(text: Path, tokenizer: Path, output: Path, workers: int, *more: str) -> list[str]:
+        return [
+            sys.executable, "-m", "data_prep", "build", "--source", "text", "--input", str(text),
+            "--tokenizer", str(tokenizer), "--output", str(output), "--workers", str(workers),
+            *more,
+        ]  # fmt: skip
+
+    return arguments
+
+
+@pytest.fixture(scope="session")
+def start_build() -> Callable[[Sequence[str], Path], subprocess.Popen[bytes]]:
+    """Start a build and come back when one more unit is done, or it has ended."""
+
+    def start(command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+        units = output / ".work" / "units"
+        before = len(list(units.glob("*.done")))
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        limit = time.monotonic() + 120
+        while process.poll() is None and len(list(units.glob("*.done"))) == before:
+            if time.monotonic() > limit:
+                process.kill()
+                raise AssertionError("no unit was done in two minutes")
+            time.sleep(0.002)
+        return process
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def workers_of() -> Callable[[subprocess.Popen[bytes]], list[psutil.Process]]:
+    """The worker processes of a build."""
+
+    def found(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+        children = psutil.Process(process.pid).children(recursive=True)
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+    return found
 
 
 @pytest.fixture(scope="session")

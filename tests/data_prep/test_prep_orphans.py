@@ -27,28 +27,15 @@ from data_prep.run.window import Waiting, run_window
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.0, unit_bytes=700)
 
 
-def command(corpus, tokenizer, output, workers):
-    return [
-        sys.executable, "-m", "data_prep", "build", "--source", "text", "--input", str(corpus),
-        "--tokenizer", str(tokenizer), "--output", str(output), "--workers", str(workers),
-        "--unit-mib", "0.0001",
-    ]  # fmt: skip
+SMALL_UNITS = ("--unit-mib", "0.0001")
 
 
-def workers_of(process):
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [c for c in children if "spawn_main" in " ".join(c.cmdline())]
-
-
-def test_stopped_workers_of_a_killed_build(tmp_path, corpus, bpe_path):
+def test_stopped_workers_of_a_killed_build(
+    tmp_path, corpus, bpe_path, build_command, start_build, workers_of
+):
     """A worker that is stopped (as on a starved machine) while its parent is killed goes, too."""
     output = tmp_path / "out"
-    process = subprocess.Popen(
-        command(corpus, bpe_path, output, 3), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    limit = time.monotonic() + 120
-    while not list((output / ".work" / "units").glob("*.done")) and time.monotonic() < limit:
-        time.sleep(0.002)
+    process = start_build(build_command(corpus, bpe_path, output, 3, *SMALL_UNITS), output)
     stopped = workers_of(process)
     assert stopped
     for worker in stopped:
@@ -64,7 +51,8 @@ def test_stopped_workers_of_a_killed_build(tmp_path, corpus, bpe_path):
                 os.kill(worker.pid, signal.SIGKILL)
     if sys.platform == "linux":
         assert not alive
-    done = subprocess.run(command(corpus, bpe_path, output, 1), capture_output=True, text=True)
+    again = build_command(corpus, bpe_path, output, 1, *SMALL_UNITS)
+    done = subprocess.run(again, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not list(output.rglob("*.tmp"))
 
@@ -84,15 +72,10 @@ def test_a_build_waits_for_workers_of_an_earlier_one(tmp_path, corpus, bpe_path,
     assert build([str(corpus)], bpe_path, output, ARGUMENTS).manifest.counters["documents"] == 12
 
 
-def test_workers_hold_their_lock(tmp_path, corpus, bpe_path, monkeypatch):
+def test_workers_hold_their_lock(tmp_path, corpus, bpe_path, build_command, start_build):
     """In a worker process, from its first unit on."""
     output = tmp_path / "out"
-    process = subprocess.Popen(
-        command(corpus, bpe_path, output, 2), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    limit = time.monotonic() + 120
-    while not list((output / ".work" / "units").glob("*.done")) and time.monotonic() < limit:
-        time.sleep(0.002)
+    process = start_build(build_command(corpus, bpe_path, output, 2, *SMALL_UNITS), output)
     process.send_signal(signal.SIGSTOP)
     try:
         with open(output / ".work" / "workers") as file, pytest.raises(BlockingIOError):
