@@ -12,6 +12,8 @@ fi
 for argument in "$@"; do
   case "$argument" in -h | --help | --print-config) exec "$PYTHON" -u "$SELF" "$@" ;; esac
 done
+# A mistake in the configuration is told at once, before deepspeed takes its seconds.
+"$PYTHON" -u "$SELF" --print-config "$@" > /dev/null || exit
 
 children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
 
@@ -26,11 +28,15 @@ trap 'pass_on TERM' TERM
 trap 'pass_on USR1' USR1
 trap ':' INT # the terminal sends it to all processes itself
 
-deepspeed -q ${DEEPSPEED_ARGS-} "$SELF" "$@" &
+# Ranks say themselves what was wrong; deepspeed would say the code and all arguments after it.
+deepspeed --log_level critical ${DEEPSPEED_ARGS-} "$SELF" "$@" &
 DEEPSPEED=$!
 CODE=255
 while [ "$CODE" -gt 128 ] && kill -0 "$DEEPSPEED" 2> /dev/null; do
   wait "$DEEPSPEED"
   CODE=$?
 done
+if [ "$CODE" -gt 130 ]; then
+  echo "$(basename "$SELF" .sh): a rank was killed (deepspeed ended with $CODE); start again to resume" >&2
+fi
 exit "$CODE"

@@ -7,13 +7,15 @@ Its sections (`train`, `optim`, ...) are in pipeline/config_sections.py.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gpst.config import ConfigError as ModelConfigError
 from gpst.config import ModelConfig
+from gpst.config import config_from_dict as model_from_dict
 from gpst.config import config_to_dict as model_to_dict
 from pipeline.config_sections import (
     CheckpointConfig,
@@ -27,7 +29,15 @@ from pipeline.config_sections import (
     TrainConfig,
 )
 from pipeline.errors import ConfigError
-from pipeline.strict import build, parse_override, read_yaml, require, set_dotted, to_plain
+from pipeline.strict import (
+    build,
+    parse_override,
+    read_yaml,
+    require,
+    set_dotted,
+    to_plain,
+    unknown_field,
+)
 
 __all__ = [
     "REPOSITORY",
@@ -46,6 +56,7 @@ __all__ = [
     "config_to_yaml",
     "find_config",
     "load_config",
+    "read_config",
 ]
 
 _HERE = Path(__file__).resolve().parent
@@ -101,6 +112,25 @@ def find_config(path: str | Path) -> Path:
     return shipped if shipped.is_file() and not given.is_file() else given
 
 
+def read_config(path: str | Path, cls: type) -> dict[str, Any]:
+    """The fields in a YAML file (see `find_config`); at the top those of the dataclass `cls`.
+
+    Raises:
+        ConfigError: names the file: it cannot be read, has an unknown field, or is a model's.
+    """
+    file, known = find_config(path), [field.name for field in fields(cls)]
+    tree = read_yaml(file)
+    unknown = [str(name) for name in tree if name not in known]
+    if "kind" in unknown:
+        raise ConfigError(
+            f"config file {file}: describes a model (kind: {tree['kind']}), and a run is needed: "
+            f"take one like configs/run/demo.yaml, with model={path} after it"
+        )
+    if unknown:
+        raise ConfigError(f"config file {file}: {unknown_field(unknown[0], known)}")
+    return tree
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with `field=value` overrides in their order.
 
@@ -109,14 +139,26 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: names the field, the value and what is allowed.
     """
-    tree = read_yaml(find_config(path))
+    tree = read_config(path, RunConfig)
     for text in overrides:
         parts, value = parse_override(text)
         if parts[0] == "model" and len(parts) > 1:
             _read_model(tree)
         set_dotted(tree, parts, value)
     _read_model(tree)
-    return build(RunConfig, tree)
+    config = build(RunConfig, tree)
+    _check_model(config)
+    return config
+
+
+def _check_model(config: RunConfig) -> None:
+    """Refuses what is wrong in the model's fields, whatever the dataset will complete them with."""
+    assert isinstance(config.model, dict)
+    given = {name: value for name, value in config.model.items() if value is not None}
+    try:
+        model_from_dict({"vocab_size": 1 << 30, "bos_token_id": 0, **given})
+    except ModelConfigError as error:
+        raise ConfigError(f"model: {error}") from None
 
 
 def config_from_dict(values: Mapping[str, Any]) -> RunConfig:

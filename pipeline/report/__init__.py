@@ -5,22 +5,18 @@ from __future__ import annotations
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from data_prep.files import write_atomically
+from pipeline.command_line import Parser
 from pipeline.errors import ConfigError, DataError
 from pipeline.errors import report as say
 
 PAPER = "configs/paper.yaml"
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"command line: {message} (see --help)")
-
-
 def _parser() -> ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m pipeline report",
         description="Makes report.md and report.html with the paper's tables, filled from "
         "results.json files, learning curves from metrics.jsonl, and trees.",

@@ -6,9 +6,9 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
-from pipeline.errors import ConfigError, report
+from pipeline.command_line import Parser
+from pipeline.errors import report
 from pipeline.talk import be_quiet
 
 EXAMPLES = {
@@ -17,11 +17,6 @@ EXAMPLES = {
     "syntactic_generalization": "--model runs/demo/exported --suites data/syntaxgym",
 }
 EXIT_CODES = "exit codes: 0 done, 2 wrong usage or configuration, 3 damaged data, 130 interrupted"
-
-
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"command line: {message} (see --help)")
 
 
 def run_task(
@@ -36,7 +31,7 @@ def run_task(
     0 done; 2 wrong usage or configuration; 3 damaged data or model; 130 interrupted. An error that
     a user can act on is one line on standard error.
     """
-    parser = _Parser(
+    parser = Parser(
         prog=f"launch/evaluate.sh {name}",
         description=summary,
         epilog=f"example:\n  bash launch/evaluate.sh {name} {EXAMPLES[name]}\n\n{EXIT_CODES}",

@@ -6,8 +6,8 @@ import dataclasses
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pipeline.config import find_config
-from pipeline.strict import build, read_yaml
+from pipeline.config import read_config
+from pipeline.strict import build
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def read_options(cls: type[T], arguments: Namespace) -> T:
     """
     values: dict[str, Any] = {}
     if getattr(arguments, "config", None):
-        values.update(read_yaml(find_config(arguments.config)))
+        values.update(read_config(arguments.config, cls))
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         given = getattr(arguments, field.name, None)
         if given is not None:

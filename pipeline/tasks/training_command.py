@@ -6,10 +6,11 @@ import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from pipeline.errors import ConfigError, PipelineError
-from pipeline.ranks import Placement
+from pipeline.command_line import Parser
+from pipeline.errors import ConfigError, PipelineError, report
+from pipeline.ranks import Placement, find_placement
 from pipeline.talk import be_quiet
 
 if TYPE_CHECKING:
@@ -41,9 +42,12 @@ C = TypeVar("C")
 P = TypeVar("P", bound=Described)
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"command line: {message} (see --help)")
+def _is_alone() -> bool:
+    """Whether this process is the only rank, as far as its variables say."""
+    try:
+        return find_placement(os.environ).size == 1
+    except ConfigError:
+        return False  # said when the ranks meet
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,10 @@ class TrainingCommand(Generic[C, P]):
                 if os.environ.get("RANK", "0") == "0":
                     print(text, end="", flush=True)
                 return 0
-        except PipelineError:
-            pass  # rank 0 says it below, so that one line appears and not one a rank
+        except PipelineError as error:
+            if _is_alone():
+                return report(error, self.name)
+            # Of several ranks the first says it below, so that one line appears.
         from pipeline.world import launch
 
         plans: list[P] = []
@@ -99,7 +105,7 @@ class TrainingCommand(Generic[C, P]):
         return launch(prepare, body, self.name)
 
     def _parser(self) -> ArgumentParser:
-        parser = _Parser(
+        parser = Parser(
             prog=self.name,
             description=self.description,
             epilog=_EPILOG.format(name=self.name, example=self.example),

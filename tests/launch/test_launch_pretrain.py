@@ -64,6 +64,22 @@ def test_deepspeed_ends_with_the_code_and_the_line_of_a_user_error(run, toy_conf
 
 
 @pytest.mark.dist
+def test_bash_tells_a_mistake_in_the_config_without_starting_deepspeed(run, toy_config):
+    unstarted = {"DEEPSPEED_ARGS": "--no-such-option"}
+    done = run("bash", PRETRAIN, "--config", toy_config, "train.num_stepz=2", **unstarted)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "did you mean train.num_steps?" in done.stderr
+
+
+@pytest.mark.dist
+def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_port):
+    options = {"DEEPSPEED_ARGS": port(free_port), "DS_ACCELERATOR": "cpu"}
+    done = run("bash", PRETRAIN, "--config", toy_config, "data.path=nowhere", **options)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "data.path: no dataset directory nowhere" in done.stderr
+
+
+@pytest.mark.dist
 def test_bash_starts_deepspeed_and_passes_sigterm_on(toy_config, tmp_path, environ, free_port):
     options = {"DEEPSPEED_ARGS": port(free_port)}
     command = ["bash", str(PRETRAIN), "--config", str(toy_config), "train.num_steps=100000"]
@@ -90,6 +106,18 @@ def test_bash_starts_deepspeed_and_passes_sigterm_on(toy_config, tmp_path, envir
     assert process.returncode == 0, out + err
     assert "stopped by SIGTERM at step " in out
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
+
+
+@pytest.mark.dist
+def test_bash_says_that_ranks_were_killed(run, toy_config, tmp_path, free_port):
+    """As the system does it when memory runs out: no rank can say anything."""
+    killer = tmp_path / "sitecustomize.py"
+    killer.write_text("import os, sys\nif os.environ.get('RANK'): os.kill(os.getpid(), 9)\n")
+    options = {"DEEPSPEED_ARGS": port(free_port), "DS_ACCELERATOR": "cpu"}
+    options["PYTHONPATH"] = str(tmp_path)
+    done = run("bash", PRETRAIN, "--config", toy_config, **options)
+    assert done.returncode > 130
+    assert "pretrain: a rank was killed" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.dist

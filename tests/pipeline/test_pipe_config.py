@@ -73,10 +73,10 @@ def test_override_values_are_yaml(run_file):
 
 
 def test_the_model_may_be_a_file_and_be_overridden(run_file, tmp_path, monkeypatch):
-    (tmp_path / "m.yaml").write_text("{kind: gpt2, hidden_dim: 8}")
+    (tmp_path / "m.yaml").write_text("{kind: gpt2, hidden_dim: 24}")
     monkeypatch.chdir(tmp_path)
     config = load_config(run_file, ["model=m.yaml", "model.num_layers=2"])
-    assert config.model == {"kind": "gpt2", "hidden_dim": 8, "num_layers": 2}
+    assert config.model == {"kind": "gpt2", "hidden_dim": 24, "num_layers": 2}
 
 
 def test_a_model_file_is_also_found_in_the_repository(run_file, tmp_path, monkeypatch):

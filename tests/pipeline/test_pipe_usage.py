@@ -48,6 +48,12 @@ def refused(result, code, *names):
     ("arguments", "names"),
     [
         (["--config", "no/such.yaml"], ["no/such.yaml"]),
+        (
+            ["--config", "configs/model/gpst_tiny.yaml"],
+            ["configs/model/gpst_tiny.yaml: describes a model (kind: gpst)", "configs/run/"],
+        ),
+        (["--config", "configs/finetune/glue_cola.yaml"], ["glue_cola.yaml: unknown field seeds"]),
+        (["model.dim=3", "--print-config"], ["model: dim is not a field", "ffn_dim"]),
         (["train.num_stepz=3"], ["train.num_stepz", "train.num_steps"]),
         (["train.num_steps=many"], ["train.num_steps", "many"]),
         (["data.path=no/such/dataset"], ["no/such/dataset", "data_prep build"]),

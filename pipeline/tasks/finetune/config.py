@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from gpst.config import config_to_dict as model_to_dict
-from pipeline.config import RunConfig, find_config
+from pipeline.config import RunConfig, read_config
 from pipeline.config_sections import (
     CheckpointConfig,
     DataConfig,
@@ -28,7 +28,6 @@ from pipeline.errors import ConfigError
 from pipeline.strict import (
     build,
     parse_override,
-    read_yaml,
     require,
     require_number,
     set_dotted,
@@ -136,7 +135,7 @@ def load_finetune_config(path: str | Path, overrides: Sequence[str] = ()) -> Fin
     Raises:
         ConfigError: names the field, the value and what is allowed.
     """
-    tree = read_yaml(find_config(path))
+    tree = read_config(path, FinetuneConfig)
     for text in overrides:
         set_dotted(tree, *parse_override(text))
     return build(FinetuneConfig, tree)
