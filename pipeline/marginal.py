@@ -43,7 +43,7 @@ def evaluate_marginal(
     max_contexts: int | None = None,
     beam: int = 20,
     histories: int = 1,
-    on_done: Callable[[int], None] | None = None,
+    on_done: Callable[[int], object] | None = None,
 ) -> MarginalEvaluation:
     """Word-level search over the contexts that `evaluate_model` takes.
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from data_prep.errors import UsageError
 
-DEFAULT = "fast"
 NAMES = ("fast", "none", "nupunkt", "punkt", "sentencex")
 
 

@@ -12,7 +12,6 @@ from gpst.hf.interface import ParsedSentence
 from gpst.tree import Tree
 
 TEXT_FORMATS = ("ascii", "bracket", "ptb", "json")
-PICTURE_FORMATS = ("svg", "png")
 
 _FONT, _ROW, _GAP, _MARGIN = 16, 30, 14, 20
 _PTB = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}

@@ -59,7 +59,7 @@ class HarnessModel(LM):
             contexts,
             beam=self.beam,
             histories=1,
-            on_done=lambda number: (bar.update(number), None)[1],
+            on_done=bar.update,
         )
         bar.close()
         return [result.prefix_log_p for result in found]

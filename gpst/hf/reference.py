@@ -96,10 +96,8 @@ def convert(
     left = sorted(set(tensors) - work.used)
     if left:
         raise ReferenceError(
-            f"{left[0]!r} and {len(left) - 1} others have no place in a GPST: another kind of "
+            f"{left[0]!r} has no place in a GPST (of {len(left)} such tensors): another kind of "
             "model of the release (its external vocabulary, a fine-tuned head)?"
-            if len(left) > 1
-            else f"{left[0]!r} has no place in a GPST: another kind of model of the release?"
         )
     return Converted(config, work.weights, work.report)
 

@@ -33,7 +33,7 @@ def search_texts(
     inner: Sequence[Inner] | None = None,
     num_best: int = 1,
     histories: int | None = None,
-    on_done: Callable[[int], None] | None = None,
+    on_done: Callable[[int], object] | None = None,
 ) -> list[TextResult]:
     """`search_text` for any number of contexts.
 

@@ -168,7 +168,7 @@ def _gpst(
             max_contexts=options.max_contexts,
             beam=options.beam,
             histories=options.histories,
-            on_done=lambda number: (bar.update(number), None)[1],
+            on_done=bar.update,
         )
     results |= {
         "num_contexts": marginal.num_contexts,
