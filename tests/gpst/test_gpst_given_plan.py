@@ -6,41 +6,15 @@ import numpy as np
 import pytest
 import torch
 from slow_gpst import SlowLosses
+from small_model import make_contexts, make_model
 
 from gpst.batch import ContextBatch
 from gpst.chart.plan import ChartPlan, build_plan
 from gpst.classifier import Classifier, LabelledBatch
-from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.losses import total_loss
 from gpst.model import GPST
 
-CONFIG = GPSTConfig(
-    vocab_size=23,
-    bos_token_id=1,
-    max_context_tokens=64,
-    hidden_dim=16,
-    num_heads=2,
-    ffn_dim=24,
-    num_type_layers=1,
-    num_token_layers=1,
-    composition=CompositionConfig(dim=12, num_heads=3, ffn_dim=20, num_layers=1, score_dim=8),
-    parser=ParserConfig(dim=8, num_heads=2, ffn_dim=12, num_layers=1),
-)
 LENGTHS = [[5, 1, 7, 2], [1], [2, 8]]
-
-
-def make_model() -> GPST:
-    torch.manual_seed(0)
-    model = GPST(CONFIG).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
-
-
-def make_contexts(lengths: list[list[int]]) -> list[list[list[int]]]:
-    rng = np.random.default_rng(0)
-    return [[rng.integers(0, 23, n).tolist() for n in row] for row in lengths]
 
 
 def given_plan(model: GPST, batch: ContextBatch, noise: float = 0.0, seed: int = 0) -> ChartPlan:

@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 from slow_gpst import SlowLosses
+from small_model import CONFIG, make_contexts, make_model
 
 from gpst.batch import BatchCounts, ContextBatch
-from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.losses import total_loss
 from gpst.model import GPST
 from gpst.tree import Tree
-
-CONFIG = GPSTConfig(
-    vocab_size=23,
-    bos_token_id=1,
-    max_context_tokens=300,
-    hidden_dim=16,
-    num_heads=2,
-    ffn_dim=24,
-    num_type_layers=1,
-    num_token_layers=2,
-    composition=CompositionConfig(
-        dim=12, num_heads=3, ffn_dim=20, num_layers=2, score_dim=8, max_height=2
-    ),
-    parser=ParserConfig(dim=8, num_heads=2, ffn_dim=12, num_layers=1),
-)
-
-
-def make_model(seed: int = 0, **changes) -> GPST:
-    """A model in float64 with all parameters large enough to matter, and no dropout."""
-    composition = dataclasses.replace(CONFIG.composition, **changes.pop("composition", {}))
-    torch.manual_seed(seed)
-    model = GPST(dataclasses.replace(CONFIG, composition=composition, **changes)).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
-
-
-def make_contexts(lengths: list[list[int]], seed: int = 0) -> list[list[list[int]]]:
-    rng = np.random.default_rng(seed)
-    return [[rng.integers(0, CONFIG.vocab_size, n).tolist() for n in row] for row in lengths]
 
 
 def sums(model: GPST, contexts: list[list[list[int]]], **options) -> dict[str, torch.Tensor]:
