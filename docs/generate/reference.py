@@ -10,6 +10,7 @@ import inspect
 import io
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest import mock
@@ -144,7 +145,6 @@ def help_of(main: Callable[[Sequence[str]], object], before: Sequence[str]) -> s
         except SystemExit as end:
             if end.code:
                 raise RuntimeError(f"{before}: --help ends with {end.code}") from None
-    # The default number of workers is this machine's; nothing else depends on it.
     return out.getvalue().rstrip()
 
 
@@ -195,7 +195,7 @@ def functions(docs: Path) -> str:
     for name in linked_names(docs):
         found = inspect.unwrap(find_object(name))  # type: ignore[arg-type]
         code = inspect.getsource(found)  # type: ignore[arg-type]
-        [node] = ast.parse(_dedent(code)).body
+        [node] = ast.parse(textwrap.dedent(code)).body
         head = ast.unparse(_header(node)).removesuffix("...").rstrip()
         file = Path(inspect.getsourcefile(found) or "")  # type: ignore[arg-type]
         place = file.resolve().relative_to(docs.parent).as_posix()
@@ -205,12 +205,6 @@ def functions(docs: Path) -> str:
             f"```text\n{text}\n```"
         )
     return "\n\n".join(parts) + "\n"
-
-
-def _dedent(code: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(code)
 
 
 def _header(node: ast.AST) -> ast.AST:
