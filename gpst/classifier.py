@@ -23,6 +23,7 @@ from gpst.chart.plan import ChartPlan
 from gpst.config import ModelConfig
 from gpst.layers import at_least_fp32, init_std
 from gpst.losses import LossTerm
+from gpst.mode import evaluating
 from gpst.model import ModelOutput
 
 CORE = "core."
@@ -127,13 +128,9 @@ class Classifier(nn.Module):
     def predict(self, texts: Sequence[Sequence[Sequence[int]]]) -> Int64[Tensor, "B"]:
         """The most probable class of each text (sentences, CLS, end), without dropout or noise."""
         batch = ContextBatch.from_sentences([[list(s) for s in text] for text in texts])
-        was_training = self.training
-        self.eval()
-        try:
+        with evaluating(self):
             moved = batch.to(self.classifier.weight.device)
             return self._logits(self.core(moved), moved).argmax(1)
-        finally:
-            self.train(was_training)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """The language model's, with the linear layer's."""

@@ -20,6 +20,7 @@ from gpst.config import GPSTConfig, GPT2Config, ModelConfig
 from gpst.generator import Generator, GeneratorLayout
 from gpst.layers import HeadMLP, init_std
 from gpst.losses import LossTerm, height_loss, type_loss, vocabulary_loss
+from gpst.mode import evaluating
 from gpst.parser import BoundaryParser, add_noise, split_loss
 from gpst.tree import Tree
 
@@ -180,14 +181,10 @@ class GPST(nn.Module):
             inner: (N,) whether the boundary after a token lies inside an atom (a word of several
                 pieces); atoms become constituents.
         """
-        was_training = self.training
-        self.eval()
-        try:
+        with evaluating(self):
             plan = self.plan(batch, self.parser(batch), inner)
             chart = self._inside(plan, self.embedding(batch.tokens), 1.0, False)
             return trees_of(plan, decode(plan, chart.scores))
-        finally:
-            self.train(was_training)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by how they are optimised: parser, decay, no_decay (norms, biases, ...)."""

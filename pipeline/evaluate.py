@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gpst.batch import BatchCounts
+from gpst.mode import evaluating
 from pipeline.data import ContextSource
 from pipeline.sampler import sample_index
 
@@ -90,12 +91,8 @@ def evaluate_model(
     # A rank without contexts still has to know the losses' names: it evaluates one and drops it.
     given = mine if len(mine) else contexts[:1]
     weight = 1.0 if len(mine) else 0.0
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         sums = _sum_losses(model, source, given, batch_contexts, device)
-    finally:
-        model.train(was_training)
     totals = {name: value * weight for name, value in sums.items()}
     if world_size > 1:
         totals = _all_reduce(totals, device)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from gpst.losses import total_loss
+from gpst.mode import evaluating
 from pipeline.engine import Engine
 from pipeline.errors import CheckpointError
 from pipeline.preflight import Plan
@@ -41,12 +42,8 @@ class NextBatch:
         samples = step_samples(step, plan.batches.global_batch)[:MAX_CONTEXTS]
         batch = plan.source.batch(plan.source.sample(plan.config.seed, samples))
         batch = batch.to(self._world.device)
-        with engine.whole_model() as model, torch.no_grad():
-            model.eval()
-            try:
-                loss = float(total_loss(model(batch).losses, batch.counts))
-            finally:
-                model.train()
+        with engine.whole_model() as model, torch.no_grad(), evaluating(model):
+            loss = float(total_loss(model(batch).losses, batch.counts))
         return self._world.broadcast(loss if math.isfinite(loss) else None)
 
     def check(self, engine: Engine, step: int, saved: float | None, checkpoint: Path) -> None:

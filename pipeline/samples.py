@@ -17,6 +17,7 @@ from torch import nn
 from gpst.baseline import GPT2Baseline
 from gpst.batch import ContextBatch
 from gpst.hf.codec import Codec
+from gpst.mode import evaluating
 from gpst.model import GPST
 from gpst.search.generate import generate
 from gpst.search.sampling import Sampling, drawn_from
@@ -171,14 +172,7 @@ class FixedSentences:
         if induce is None or not self._ids:
             return []
         batch = ContextBatch.from_sentences([[ids] for ids in self._ids]).to(device)
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                trees = induce(batch)
-        finally:
-            model.train(was_training)
-        pairs = zip(self._pieces, trees, strict=True)
+        pairs = zip(self._pieces, induce(batch), strict=True)
         return [SentenceTree(words, tree) for words, tree in pairs]
 
     def continuations(self, model: nn.Module, device: torch.device) -> list[str]:
@@ -218,14 +212,10 @@ def _continued_by_gpt2(
     random = torch.Generator(device).manual_seed(sampling.seed)
     limit = model.config.max_context_tokens
     ids = torch.tensor([[model.config.bos_token_id, *prompt]], device=device)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         while ids.shape[1] <= min(limit - 1, len(prompt) + count):
             logits = model.gpt2(input_ids=ids).logits[:, -1].float()
             ids = torch.cat((ids, drawn_from(logits, sampling, random)[:, None]), 1)
-    finally:
-        model.train(was_training)
     return ids[0, 1 + len(prompt) :].tolist()
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from gpst.layers import at_least_fp32
+from gpst.mode import evaluating
 from gpst.model import GPST
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
@@ -84,9 +85,7 @@ def generate(
             f"the prompt has {length} tokens; the model takes {limit} (max_context_tokens) with "
             "the continuation, so shorten the prompt"
         )
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         writer = _Writer(
             model, prompt, final_tokens, end_token, min(length + max_new_tokens, limit)
         )
@@ -95,8 +94,6 @@ def generate(
             return writer.best(num_samples)
         writer.sample(num_samples, beam, sampling, on_token)
         return [writer.generation(number, 0) for number in range(num_samples)]
-    finally:
-        model.train(was_training)
 
 
 class _Writer:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpst.batch import ContextBatch
 from gpst.chart.decode import decode, trees_of
+from gpst.mode import evaluating
 from gpst.model import GPST
 from gpst.tree import Tree
 
@@ -40,14 +41,10 @@ def inside_parse(
     device = model.embedding.weight.device
     batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences]).to(device)
     flat = None if inner is None else np.concatenate([np.asarray(own, bool) for own in inner])
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         plan = model.plan(batch, model.parser(batch), flat)
         chart = model._inside(plan, model.embedding(batch.tokens), 1.0, False)
         induced = decode(plan, chart.scores)
-    finally:
-        model.train(was_training)
     vectors = chart.inside_ar.index_select(0, induced.nodes)
     trees = trees_of(plan, induced)
     sizes = [2 * tree.num_tokens - 1 for tree in trees]

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from gpst.mode import evaluating
 from gpst.model import GPST
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
@@ -95,14 +96,10 @@ def search_text(
             raise ValueError(f"{name}: {value} is not allowed; it must be at least 1")
     if histories is not None and not sync:
         raise ValueError("histories need a word-level search (sync=True)")
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         search = _TextSearch(model, contexts, beam, inner)
         prefixes = search.run(True, histories) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
-    finally:
-        model.train(was_training)
 
 
 def read_prompt(

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gpst.layers import at_least_fp32
+from gpst.mode import evaluating
 from gpst.model import GPST
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
@@ -57,14 +58,10 @@ def sample_words(
     if beam < 1 or max_new_tokens < 1:
         raise ValueError(f"beam {beam}, max_new_tokens {max_new_tokens}: both must be at least 1")
     own_seeds = [sampling.seed] * len(prompts) if seeds is None else list(seeds)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         writer = _WordSampler(model, prompts, max_new_tokens, beam, final_tokens, end_token)
         writer.run(sampling, [torch.Generator().manual_seed(seed) for seed in own_seeds])
         return writer.results(prompts, final_tokens)
-    finally:
-        model.train(was_training)
 
 
 class _WordSampler:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from gpst.hf.codec import Codec
+from gpst.mode import evaluating
 from gpst.model import GPST
 from pipeline.config import RunConfig
 from pipeline.data import ContextSource
@@ -54,9 +55,7 @@ class WatchedTreebank:
         if not world.is_main or not isinstance(model, GPST):
             return {}
         spans: list[list[tuple[int, int]]] = [[] for _ in self._gold]
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             found = parse(
                 model,
                 self._sentences,
@@ -67,8 +66,6 @@ class WatchedTreebank:
             )
             for number, tree in found:
                 spans[number] = list(tree.internal_spans)
-        finally:
-            model.train(was_training)
         scores = score_trees(self._gold, spans)
         return {"eval/f1": scores.sentence_f1, "eval/corpus_f1": scores.corpus_f1}
 
