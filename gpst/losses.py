@@ -57,13 +57,17 @@ def vocabulary_loss(
 _CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 
 
+def chunk_rows(vocab_size: int, device_type: str) -> int:
+    """Rows of logits that the vocabulary loss holds at a time."""
+    return max(_CHUNK_LOGITS.get(device_type, 2**24) // vocab_size, 1)
+
+
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, embedding: Tensor, targets: Tensor, with_gradient: bool
     ) -> Tensor:
-        num_logits = _CHUNK_LOGITS.get(features.device.type, 2**24)
-        rows = max(num_logits // len(embedding), 1)
+        rows = chunk_rows(len(embedding), features.device.type)
         exact = torch.promote_types(features.dtype, torch.float32)
         total = torch.zeros((), dtype=exact, device=features.device)
         to_features, to_embedding = None, None

@@ -59,7 +59,7 @@ class _ParserLayer(nn.Module):
         return x + F.dropout(self.ffn_out(F.silu(gate) * up), self.dropout, self.training)
 
 
-def _length_groups(lengths: np.ndarray) -> list[np.ndarray]:
+def length_groups(lengths: np.ndarray) -> list[np.ndarray]:
     """Sentences in groups of similar length, so that padding at most doubles the work."""
     power = np.ceil(np.log2(np.maximum(lengths, 8))).astype(np.int64)
     return [np.flatnonzero(power == p) for p in np.unique(power)]
@@ -93,7 +93,7 @@ class BoundaryParser(nn.Module):
         starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
         scores: list[Tensor] = []
         order: list[np.ndarray] = []
-        for group in _length_groups(lengths):
+        for group in length_groups(lengths):
             own = lengths[group]
             column = np.arange(int(own.max()))
             inside = column < own[:, None]

@@ -15,13 +15,13 @@ import torch
 from gpst.batch import ContextBatch
 from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ModelConfig
+from gpst.losses import chunk_rows
+from gpst.parser import length_groups
 
 ASSUMED_SENTENCE_TOKENS = 24
 """Tokens of a sentence where there is no data to look at."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Of a number in the forward and backward passes."""
-_CHUNK_LOGITS = {"cuda": 2**27, "cpu": 2**24}
-"""As in gpst/losses.py."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def activation_bytes(
         heads = 2
     hidden, vocab = config.hidden_dim, config.vocab_size
     kept += heads * size * batch.num_tokens * hidden  # gradients made in the forward pass
-    rows = min(batch.num_tokens, max(1, _CHUNK_LOGITS[device_type] // vocab))
+    rows = min(batch.num_tokens, chunk_rows(vocab, device_type))
     logits = rows * vocab * (4 if size == 4 else 4 + 2 * size)
     return Activations(int(kept), int(heads * 4 * vocab * hidden + logits))
 
@@ -130,9 +130,7 @@ def _pair(config: CompositionConfig, num_layers: int, size: int) -> float:
 
 
 def _parser(config: GPSTConfig, batch: ContextBatch, size: int) -> float:
-    from gpst.parser import _length_groups
-
     own = config.parser
-    groups = _length_groups(batch.sentence_lengths)
+    groups = length_groups(batch.sentence_lengths)
     rows = sum(len(group) * int(batch.sentence_lengths[group].max()) for group in groups)
     return rows * own.num_layers * ((16 + 11.3 * size) * own.dim + 4 * size * own.ffn_dim + 100)

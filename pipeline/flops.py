@@ -16,6 +16,7 @@ import numpy as np
 
 from gpst.batch import ContextBatch
 from gpst.config import GPSTConfig, GPT2Config, ModelConfig
+from gpst.parser import length_groups
 
 _TRAINED = 3
 """Forward, the gradient of the inputs and that of the weights take a product each."""
@@ -128,11 +129,9 @@ def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> tuple[float, floa
 
 
 def _parser(config: GPSTConfig, batch: ContextBatch) -> float:
-    from gpst.parser import _length_groups
-
     dim, ffn = config.parser.dim, config.parser.ffn_dim
     total = 0.0
-    for group in _length_groups(batch.sentence_lengths):
+    for group in length_groups(batch.sentence_lengths):
         rows, length = len(group), int(np.max(batch.sentence_lengths[group]))
         layer = _linear(rows * length, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
         layer += _attention(rows, length, dim)
