@@ -27,7 +27,6 @@ class Plan:
     source: ContextSource
     held_out: ContextSource | None
     sentences: FixedSentences
-    num_parameters: int
 
     def describe(self) -> str:
         """The plan in words: what `--dry-run` prints."""
@@ -68,12 +67,11 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
     )
     if monitor.wandb is not None:
         import_wandb()
-    num_parameters = model_size(config.model_config).parameters
-    _check_disk(config, num_parameters)
-    return Plan(config, batches, source, held_out, sentences, num_parameters)
+    _check_disk(config)
+    return Plan(config, batches, source, held_out, sentences)
 
 
-def _check_disk(config: RunConfig, num_parameters: int) -> None:
+def _check_disk(config: RunConfig) -> None:
     run_dir = Path(config.run_dir)
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run_dir: {run_dir} is a file; give a folder")
@@ -81,7 +79,7 @@ def _check_disk(config: RunConfig, num_parameters: int) -> None:
     there = len(list_checkpoints(run_dir / FOLDER)) if run_dir.is_dir() else 0
     # One more than is kept: the old ones go only when the new one is whole.
     wanted = max(1, config.checkpoint.keep_last + 1 - there)
-    needed = wanted * checkpoint_bytes(config, num_parameters)
+    needed = wanted * checkpoint_bytes(config, model_size(config.model_config).parameters)
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DataError(

@@ -95,7 +95,7 @@ class StepReport:
         }
 
     def _chart(self, world: World) -> dict[str, float]:
-        """Levels of the micro-batches' charts, their mean; edges and cells per token."""
+        """Mean levels of the micro-batches' charts; edges per token."""
         sizes = self.sums.sizes
         if not sizes:
             return {}

@@ -84,15 +84,13 @@ def _read(file: Path) -> dict[str, Any]:
     return values
 
 
-def read_lines(file: Path, count: int | None = None) -> list[dict[str, Any]]:
-    """The first `count` JSON lines of a file, or all; none when it is missing or damaged."""
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file up to a damaged one; none when it is missing."""
     if not file.is_file():
         return []
     found = []
     with open(file, encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if len(found) == count:
-                break
             try:
                 found.append(json.loads(line))
             except ValueError:

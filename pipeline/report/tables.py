@@ -38,10 +38,8 @@ class Table:
     sources: list[str] = field(default_factory=list)
     """Where the quoted rows come from."""
 
-    def put(self, row: str, column: str, cell: Cell | None) -> None:
+    def put(self, row: str, column: str, cell: Cell) -> None:
         """Sets a cell; a column that is new is added."""
-        if cell is None:
-            return
         if column not in self.columns:
             self.columns.append(column)
         self.rows.setdefault(row, {})[column] = cell

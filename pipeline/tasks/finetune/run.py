@@ -157,7 +157,7 @@ def _one_seed(plan: FinetunePlan, seed: int, world: World) -> TrainingOutcome:
             assert found is not None
             _write_seed(plan, seed, chosen, first_print[0], found)
 
-    return train(plan.plans[seed], world, build, task.evaluation(folder), finish)
+    return train(plan.plans[seed], world, build, task.evaluation(), finish)
 
 
 def _chosen_step(folder: Path, config: RunConfig) -> int:

@@ -16,6 +16,7 @@ from pipeline.contexts import Split
 from pipeline.loop import TaskEvaluation
 from pipeline.tasks.finetune.examples import Example
 from pipeline.tasks.finetune.text import TextReader
+from pipeline.tasks.outcome import table
 from pipeline.world import World
 
 
@@ -28,6 +29,8 @@ class FinetuneTask(ABC):
     """
 
     name: str
+    heading: str
+    """Of the table's first column: what is scored."""
     protocol: str
     """What was done, in a sentence, for results.json."""
     num_labels: int | None = None
@@ -59,8 +62,8 @@ class FinetuneTask(ABC):
     def examples(self) -> dict[Split, Iterable[Example]]:
         """Training examples, and held-out ones where their losses are to be watched."""
 
-    def evaluation(self, folder: Path) -> TaskEvaluation | None:
-        """Called by all ranks after each epoch; may leave files in the folder (rank 0)."""
+    def evaluation(self) -> TaskEvaluation | None:
+        """Called by all ranks after each epoch."""
         return None
 
     @abstractmethod
@@ -73,9 +76,14 @@ class FinetuneTask(ABC):
             on rank 0 "scores" (name -> number) and whatever else results.json shall say.
         """
 
-    @abstractmethod
     def report(self, results: Mapping[str, Any]) -> str:
         """The table for the terminal, from the results over all seeds."""
+        rows = [
+            [name, score["mean"], score["deviation"], *score["values"]]
+            for name, score in results["scores"].items()
+        ]
+        seeds = [f"seed {seed}" for seed in results["seeds"]]
+        return table([self.heading, "mean", "deviation", *seeds], rows)
 
 
 def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:

@@ -136,7 +136,7 @@ class GlueFiles:
                 elif self.config.task == "qqp" and split == "train":
                     self.left_out += 1
                 else:
-                    raise DataError(self._fault(file, number, line, header, places, is_test))
+                    raise DataError(self._fault(file, number, line, header, places[-1]))
 
     def _one_line(
         self, cells: list[str], header: Sequence[str], places: list[int], is_test: bool
@@ -148,20 +148,12 @@ class GlueFiles:
         last = cells[places[-1]]
         return Row(texts, None if is_test else self.layout.classes.index(last), last)
 
-    def _fault(
-        self,
-        file: Path,
-        number: int,
-        line: str,
-        header: Sequence[str],
-        places: list[int],
-        is_test: bool,
-    ) -> str:
+    def _fault(self, file: Path, number: int, line: str, header: Sequence[str], label: int) -> str:
         cells = line.rstrip("\r").split("\t")
         if len(cells) < len(header):
             return f"{file}:{number}: has {len(cells)} columns, not {len(header)}"
         return (
-            f"{file}:{number}: the label {cells[places[-1]]!r} is none of "
+            f"{file}:{number}: the label {cells[label]!r} is none of "
             f"{', '.join(self.layout.classes)}"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +20,6 @@ from pipeline.tasks.finetune.text import Sentences, TextReader, cut_pair, length
 from pipeline.tasks.glue.config import GlueConfig
 from pipeline.tasks.glue.metrics import figures
 from pipeline.tasks.glue.read import GlueFiles, Row
-from pipeline.tasks.outcome import table
 from pipeline.tasks.tables import chunks
 from pipeline.world import World
 
@@ -41,6 +40,7 @@ class GlueTask(FinetuneTask):
         self.source = GlueFiles(config)
         self.layout = self.source.layout
         self.name = f"glue/{config.task}"
+        self.heading = f"{self.layout.folder} dev"
         self.num_labels = len(self.layout.classes)
 
     def files(self) -> Sequence[Path]:
@@ -77,7 +77,7 @@ class GlueTask(FinetuneTask):
             found.append([*a, *b, [self.reader.cls], [self.reader.end]])
         return found, num_cut
 
-    def evaluation(self, folder: Path) -> TaskEvaluation:
+    def evaluation(self) -> TaskEvaluation:
         def evaluate(model: nn.Module, world: World) -> dict[str, float]:
             scores, _ = self._dev(model, world)
             main = [value for name, value in scores.items() if self._is_main(name)]
@@ -140,11 +140,3 @@ class GlueTask(FinetuneTask):
             for row, k in zip(rows, predicted, strict=True)
         ]
         return "index\tprediction\n" + "".join(lines)
-
-    def report(self, results: Mapping[str, Any]) -> str:
-        rows = [
-            [name, score["mean"], score["deviation"], *score["values"]]
-            for name, score in results["scores"].items()
-        ]
-        seeds = [f"seed {seed}" for seed in results["seeds"]]
-        return table([f"{self.layout.folder} dev", "mean", "deviation", *seeds], rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -106,7 +106,7 @@ def run(arguments: Namespace) -> int:
     for name, spans in predicted.items():
         rows[name] = score_trees(gold, spans)
     results["scores"] = {name: asdict(rows[name]) for name in predicted}
-    outcome.write(results, _lines(gold, predicted))
+    outcome.write(results, prediction_lines(gold, predicted))
     print(report(rows, results["data"]))
     print(f"results: {outcome.folder / 'results.json'}")
     return 0
@@ -193,8 +193,10 @@ def _parse(
     return spans, time.perf_counter() - began
 
 
-def _lines(gold: list[GoldTree], predicted: dict[str, list[list[Span]]]) -> Iterator[dict]:
-    """A line a sentence of predictions.jsonl."""
+def prediction_lines(
+    gold: Sequence[GoldTree], predicted: Mapping[str, Sequence[Sequence[Span]]]
+) -> Iterator[dict[str, Any]]:
+    """A line a sentence of predictions.jsonl; spans by parser."""
     for number, tree in enumerate(gold):
         trees = {name: spans[number] for name, spans in predicted.items()}
         yield {"words": tree.words, "gold": sorted(tree.spans()), "spans": trees}

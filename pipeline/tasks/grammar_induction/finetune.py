@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from gpst.mode import evaluating
 from gpst.model import GPST
 from pipeline.contexts import Split
 from pipeline.errors import ConfigError
@@ -16,12 +17,12 @@ from pipeline.loop import TaskEvaluation
 from pipeline.tasks.finetune.examples import Example
 from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared, write_lines
 from pipeline.tasks.finetune.text import TextReader
+from pipeline.tasks.grammar_induction import prediction_lines
 from pipeline.tasks.grammar_induction.baselines import baseline_scores
 from pipeline.tasks.grammar_induction.config import GrammarInductionConfig
 from pipeline.tasks.grammar_induction.gold import gold_trees, tree_files
 from pipeline.tasks.grammar_induction.parse import Parser, parse, to_pieces
 from pipeline.tasks.grammar_induction.score import Span, score_trees
-from pipeline.tasks.outcome import table
 from pipeline.treebank import GoldTree
 from pipeline.world import World
 
@@ -32,6 +33,7 @@ class GrammarInductionTask(FinetuneTask):
     """See the module. Only words are trained on; trees are looked at for F1 alone."""
 
     name = "grammar_induction"
+    heading = "test trees"
     needs_trees = True
     protocol = (
         "fine-tuned on the words of the training trees, best epoch by F1 on the validation trees; "
@@ -69,7 +71,7 @@ class GrammarInductionTask(FinetuneTask):
         own = self.config
         return gold_trees(path, own.punctuation, own.lower, own.max_sentences)
 
-    def evaluation(self, folder: Path) -> TaskEvaluation:
+    def evaluation(self) -> TaskEvaluation:
         gold, _ = self._gold(self.config.valid)
 
         def evaluate(model: nn.Module, world: World) -> dict[str, float]:
@@ -97,9 +99,7 @@ class GrammarInductionTask(FinetuneTask):
             )
             for number in mine
         ]
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             found = parse(
                 model,
                 sentences,
@@ -109,8 +109,6 @@ class GrammarInductionTask(FinetuneTask):
                 batch_tokens=self.config.batch_tokens,
             )
             own = {mine[place]: list(tree.internal_spans) for place, tree in found}
-        finally:
-            model.train(was_training)
         return gathered(world, own)
 
     def finish(self, model: nn.Module, world: World, folder: Path) -> dict[str, Any] | None:
@@ -120,15 +118,7 @@ class GrammarInductionTask(FinetuneTask):
             return None
         scores = {parser: score_trees(gold, own) for parser, own in spans.items()}
         baselines, spread = baseline_scores(gold, _NUM_RANDOM)
-        lines = (
-            {
-                "words": tree.words,
-                "gold": sorted(tree.spans()),
-                "spans": {parser: own[number] for parser, own in spans.items()},
-            }
-            for number, tree in enumerate(gold)
-        )
-        write_lines(folder / "predictions.jsonl", lines)
+        write_lines(folder / "predictions.jsonl", prediction_lines(gold, spans))
         return {
             "scores": {f"F1/{parser}": score.sentence_f1 for parser, score in scores.items()},
             "details": {parser: asdict(score) for parser, score in scores.items()},
@@ -136,11 +126,3 @@ class GrammarInductionTask(FinetuneTask):
             "random_f1": spread,
             "items": len(gold),
         }
-
-    def report(self, results: Mapping[str, Any]) -> str:
-        rows = [
-            [name, score["mean"], score["deviation"], *score["values"]]
-            for name, score in results["scores"].items()
-        ]
-        seeds = [f"seed {seed}" for seed in results["seeds"]]
-        return table(["test trees", "mean", "deviation", *seeds], rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from pipeline.talk import shows_bars
 from pipeline.tasks.finetune.examples import Example
 from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared, write_lines
 from pipeline.tasks.finetune.text import Sentences, TextReader, cut, length
-from pipeline.tasks.outcome import table
 from pipeline.tasks.summarization.config import SummarizationConfig
 from pipeline.tasks.summarization.decode import write_summaries
 from pipeline.tasks.summarization.read import Pair, SummaryFiles
@@ -43,6 +42,7 @@ class SummarizationTask(FinetuneTask):
         self.config = config
         self.source = SummaryFiles(config)
         self.name = f"summarization/{config.dataset}"
+        self.heading = f"{config.dataset} test"
         self._mark = reader.read([MARK], goes_on=True)[0]
         room = length(self._mark) + 1
         needed = config.document_tokens + config.summary_tokens + room
@@ -126,11 +126,3 @@ class SummarizationTask(FinetuneTask):
             bar.update(len(group))
         bar.close()
         return [found[place] for place in range(len(pairs))]
-
-    def report(self, results: Mapping[str, Any]) -> str:
-        rows = [
-            [name, score["mean"], score["deviation"], *score["values"]]
-            for name, score in results["scores"].items()
-        ]
-        seeds = [f"seed {seed}" for seed in results["seeds"]]
-        return table([f"{self.config.dataset} test", "mean", "deviation", *seeds], rows)
