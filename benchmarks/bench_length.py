@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import statistics
 
 import numpy as np
 import torch
+from hardware import describe
 from stepping import Clock, load_model_config
 
 from gpst.batch import ContextBatch
@@ -112,7 +112,7 @@ def main() -> None:
         "benchmark": "length",
         "config": args.config,
         "tokens": args.tokens,
-        "machine": f"{platform.machine()} {args.threads} thread(s)",
+        "threads": args.threads,
         "torch": torch.__version__,
         "ratio_1024_to_32": {
             shape: round(median[shape, 1024] / median[shape, 32], 3)
@@ -120,6 +120,7 @@ def main() -> None:
         },
         "memory_ratio_1024_to_32": round(memory["random", 1024] / memory["random", 32], 3),
         "us_a_token": {f"{shape} {length}": round(us, 1) for (shape, length), us in median.items()},
+        "hardware": describe(),
     }
     print(json.dumps(report))
 

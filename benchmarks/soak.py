@@ -134,9 +134,8 @@ def differences(whole: Path, torn: Path, num_steps: int) -> list[str]:
         if differing:
             found.append(f"{kind} of {len(differing)} parameters, e.g. {differing[0]}")
     lines = [
-        [{k: v for k, v in line.items() if k not in CHANGING} for line in read_metrics(p / name)]
-        for p in (whole, torn)
-        for name in ("metrics.jsonl",)
+        [{k: v for k, v in line.items() if k not in CHANGING} for line in read_metrics(p)]
+        for p in (whole / "metrics.jsonl", torn / "metrics.jsonl")
     ]
     if lines[0] != lines[1]:
         found.append("numbers in metrics.jsonl")

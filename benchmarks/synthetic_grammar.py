@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks.hardware import describe
 from benchmarks.synthetic_languages import LANGUAGES, Language
 from gpst.batch import ContextBatch
 from gpst.chart.plan import ChartPlan
@@ -260,8 +260,8 @@ def main() -> None:
             **by_length_and_label(language, held_out, inside_spans(model, language, held_out)),
             "curve": curve,
             "threads": torch.get_num_threads(),
-            "machine": platform.processor() or platform.machine(),
             "torch": torch.__version__,
+            "hardware": describe(),
         }
         if arguments.search:
             some = held_out[: arguments.search]
