@@ -14,7 +14,7 @@ from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
 from data_prep.sources.base import MIB, InputFile, Part, SourceOptions
 from data_prep.sources.jsonl import encode_text
-from data_prep.sources.ranges import BATCH_BYTES
+from data_prep.sources.ranges import in_batches
 
 SHARD_WEIGHT = 32 * MIB  # unknown before it is read
 
@@ -39,23 +39,21 @@ class HuggingFaceSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read. part.stop is the number of shards."""
-        rows = _open(part.path, options).shard(num_shards=part.stop, index=part.start)
-        texts: list[bytes] = []
-        places: list[int] = []
-        size = 0
-        for number, row in enumerate(rows):
-            text = row.get(options.text_field)
-            if not isinstance(text, str):
-                recorder.drop("missing_text_field", f"{part.path}#{part.start}", number)
-                continue
-            texts.append(encode_text(text))
-            places.append(number)
-            size += len(texts[-1])
-            if size > BATCH_BYTES:
-                yield RawBatch.join(texts, f"{part.path}#{part.start}", places)
-                texts, places, size = [], [], 0
-        if texts:
-            yield RawBatch.join(texts, f"{part.path}#{part.start}", places)
+        name = f"{part.path}#{part.start}"
+        yield from in_batches(_texts(part, name, options, recorder), name)
+
+
+def _texts(
+    part: Part, name: str, options: SourceOptions, recorder: Recorder
+) -> Iterator[tuple[int, bytes]]:
+    """(row, text) of a shard."""
+    rows = _open(part.path, options).shard(num_shards=part.stop, index=part.start)
+    for number, row in enumerate(rows):
+        text = row.get(options.text_field)
+        if isinstance(text, str):
+            yield number, encode_text(text)
+        else:
+            recorder.drop("missing_text_field", name, number)
 
 
 def _open(name: str, options: SourceOptions) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -135,6 +135,22 @@ def chunks(
     joined = b"".join(held)
     held.clear()  # what may be large is not in memory twice
     yield offset, joined
+
+
+def in_batches(documents: Iterable[tuple[int, bytes]], file: str) -> Iterator[RawBatch]:
+    """Documents that come one by one, each with its place, as batches of about BATCH_BYTES."""
+    held: list[bytes] = []
+    places: list[int] = []
+    size = 0
+    for place, document in documents:
+        held.append(document)
+        places.append(place)
+        size += len(document)
+        if size > BATCH_BYTES:
+            yield RawBatch.join(held, file, places)
+            held, places, size = [], [], 0
+    if held:
+        yield RawBatch.join(held, file, places)
 
 
 def range_parts(file: InputFile) -> Iterator[Part]:

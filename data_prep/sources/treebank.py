@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
-from data_prep.sources.ranges import BATCH_BYTES
+from data_prep.sources.ranges import in_batches, is_readable
 from data_prep.sources.streams import CHUNK, COMPRESSED, BrokenStreamError, open_stream, text_weight
 
 _TOKEN = re.compile(rb"\(|\)|[^\s()]+")
@@ -37,25 +36,18 @@ class TreebankSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if Path(part.path).stat().st_size == 0:
-            recorder.drop("empty_file", part.path, 0)
-            return
-        words: list[bytes] = []
-        places: list[int] = []
-        size = 0
-        for place, tree in _trees(part, recorder):
-            found = words_of(tree)
-            if found is None:
-                recorder.drop("bad_tree", part.path, place, tree[:60].decode(errors="replace"))
-                continue
-            words.append(b" ".join(found))
-            places.append(place)
-            size += len(words[-1])
-            if size > BATCH_BYTES:
-                yield RawBatch.join(words, part.path, places)
-                words, places, size = [], [], 0
-        if words:
-            yield RawBatch.join(words, part.path, places)
+        if is_readable(part.path, recorder):
+            yield from in_batches(_sentences(part, recorder), part.path)
+
+
+def _sentences(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
+    """(place, words) of each tree."""
+    for place, tree in _trees(part, recorder):
+        found = words_of(tree)
+        if found is None:
+            recorder.drop("bad_tree", part.path, place, tree[:60].decode(errors="replace"))
+        else:
+            yield place, b" ".join(found)
 
 
 def _trees(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES, cut_point
-from data_prep.sources.ranges import RANGE_BYTES
+from data_prep.sources.ranges import RANGE_BYTES, is_readable
 
 _TITLE = re.compile(rb"(?:\A|\n[ \t\r]*\n)[ \t\r\n]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)")
 _JOINED = re.compile(rb" @([-,.])@ ")
@@ -39,8 +38,7 @@ class WikiTextSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if Path(part.path).stat().st_size == 0:
-            recorder.drop("empty_file", part.path, 0)
+        if not is_readable(part.path, recorder):
             return
         with open(part.path, "rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -237,6 +237,22 @@ def test_empty_and_strange_files(name, tmp_path, read):
         assert documents or recorder.quarantine
 
 
+@pytest.mark.parametrize("name", ["jsonl", "text", "treebank", "wikitext"])
+def test_utf16_is_named(name, tmp_path, read):
+    (tmp_path / f"x{get_source(name).suffixes[0]}").write_text("(S (A a)) text", encoding="utf-16")
+    documents, recorder = read(name, [tmp_path])
+    assert documents == []
+    assert recorder.counters == {"dropped/utf16_file": 1}
+
+
+def test_documents_one_by_one_become_batches():
+    documents = [(place, b"x" * size) for place, size in enumerate([5, 0, ranges.BATCH_BYTES, 3])]
+    found = list(ranges.in_batches(iter(documents), "f"))
+    assert [batch.places.tolist() for batch in found] == [[0, 1, 2], [3]]
+    assert [(b.ends - b.starts).tolist() for b in found] == [[5, 0, ranges.BATCH_BYTES], [3]]
+    assert list(ranges.in_batches([], "f")) == []
+
+
 def test_units_group_parts():
     from data_prep.sources.base import Part
 
