@@ -15,6 +15,8 @@ from typing import Any
 from data_prep.files import write_atomically
 
 FILE_NAME = "metrics.jsonl"
+SAMPLES = "samples.jsonl"
+"""Lines of the same kind: trees and continuations."""
 
 
 class MetricsFile:

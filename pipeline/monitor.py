@@ -18,11 +18,10 @@ from tqdm import tqdm
 from pipeline import talk
 from pipeline.curves import Curves
 from pipeline.errors import ConfigError
-from pipeline.metrics_file import MetricsFile
+from pipeline.metrics_file import SAMPLES, MetricsFile
 from pipeline.samples import Samples, tree_change
 from pipeline.weights_and_biases import WandbRun
 
-SAMPLES = "samples.jsonl"
 _SHOWN = ("loss", "perplexity/token")
 _HPARAM_METRICS = ("loss", "perplexity/token", "eval/perplexity/token", "eval/bits_per_byte")
 """Curves whose newest values stand in TensorBoard's HParams tab, where a run has them."""

@@ -10,8 +10,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.metrics_file import FILE_NAME, read_metrics
-
-RESULTS, SAMPLES, PREDICTIONS = "results.json", "samples.jsonl", "predictions.jsonl"
+from pipeline.tasks.outcome import RESULTS
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from gpst.hf.formats import as_svg
 from gpst.hf.interface import ParsedSentence
 from gpst.tree import Tree
+from pipeline.metrics_file import SAMPLES
 from pipeline.report.charts import chart
-from pipeline.report.collect import PREDICTIONS, SAMPLES, Result, Training, label, read_lines
+from pipeline.report.collect import Result, Training, label, read_lines
+from pipeline.tasks.outcome import PREDICTIONS
 
 _CURVES = {
     "loss": ("Training loss", False),

@@ -16,6 +16,8 @@ from pipeline.config import REPOSITORY
 from pipeline.errors import DataError
 from pipeline.state import git_revision
 
+RESULTS, PREDICTIONS = "results.json", "predictions.jsonl"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -51,12 +53,12 @@ class Outcome:
     def write_predictions(self, predictions: Iterable[dict[str, Any]]) -> None:
         """Writes predictions.jsonl; raises DataError."""
         lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in predictions]
-        self._write("predictions.jsonl", "".join(lines))
+        self._write(PREDICTIONS, "".join(lines))
 
     def write_results(self, results: dict[str, Any]) -> None:
         """Writes results.json; raises DataError."""
         whole = {**results, "git_revision": git_revision(REPOSITORY), "versions": _versions()}
-        self._write("results.json", json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+        self._write(RESULTS, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         try:

@@ -30,12 +30,10 @@ from pipeline.tasks.finetune.task import FinetuneTask
 from pipeline.tasks.finetune.tasks import make_task
 from pipeline.tasks.finetune.text import TextReader
 from pipeline.tasks.loading import StoredModel, build_from, find_model, fingerprint
-from pipeline.tasks.outcome import Outcome
+from pipeline.tasks.outcome import RESULTS, Outcome
 from pipeline.tasks.outcome import fingerprint as files_fingerprint
 from pipeline.tasks.training import train
 from pipeline.world import World
-
-RESULTS = "results.json"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from data_prep.files import write_atomically
 from pipeline.contexts import Split
 from pipeline.loop import TaskEvaluation
 from pipeline.tasks.finetune.examples import Example
@@ -84,13 +82,6 @@ class FinetuneTask(ABC):
         ]
         seeds = [f"seed {seed}" for seed in results["seeds"]]
         return table([self.heading, "mean", "deviation", *seeds], rows)
-
-
-def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """A JSON object a line, atomically."""
-    lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in items]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(lines).encode())
 
 
 def shared(world: World, count: int) -> range:

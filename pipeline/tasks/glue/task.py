@@ -15,11 +15,12 @@ from pipeline.contexts import Split
 from pipeline.loop import TaskEvaluation
 from pipeline.tasks.batches import batches
 from pipeline.tasks.finetune.examples import Example
-from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared, write_lines
+from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared
 from pipeline.tasks.finetune.text import Sentences, TextReader, cut_pair, length
 from pipeline.tasks.glue.config import GlueConfig
 from pipeline.tasks.glue.metrics import figures
 from pipeline.tasks.glue.read import GlueFiles, Row
+from pipeline.tasks.outcome import Outcome
 from pipeline.tasks.tables import chunks
 from pipeline.world import World
 
@@ -127,7 +128,7 @@ class GlueTask(FinetuneTask):
                 submissions[name] = self._submission(rows, self._predict(model, rows, world))
         if not world.is_main:
             return None
-        write_lines(folder / "predictions.jsonl", lines)
+        Outcome.at(folder).write_predictions(lines)
         for name, text in submissions.items():
             write_atomically(folder / f"{name}.tsv", text.encode())
         files = [f"{name}.tsv" for name in submissions]

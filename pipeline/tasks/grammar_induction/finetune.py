@@ -15,7 +15,7 @@ from pipeline.contexts import Split
 from pipeline.errors import ConfigError
 from pipeline.loop import TaskEvaluation
 from pipeline.tasks.finetune.examples import Example
-from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared, write_lines
+from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared
 from pipeline.tasks.finetune.text import TextReader
 from pipeline.tasks.grammar_induction import prediction_lines
 from pipeline.tasks.grammar_induction.baselines import baseline_scores
@@ -23,6 +23,7 @@ from pipeline.tasks.grammar_induction.config import GrammarInductionConfig
 from pipeline.tasks.grammar_induction.gold import gold_trees, tree_files
 from pipeline.tasks.grammar_induction.parse import Parser, parse, to_pieces
 from pipeline.tasks.grammar_induction.score import Span, score_trees
+from pipeline.tasks.outcome import Outcome
 from pipeline.treebank import GoldTree
 from pipeline.world import World
 
@@ -118,7 +119,7 @@ class GrammarInductionTask(FinetuneTask):
             return None
         scores = {parser: score_trees(gold, own) for parser, own in spans.items()}
         baselines, spread = baseline_scores(gold, _NUM_RANDOM)
-        write_lines(folder / "predictions.jsonl", prediction_lines(gold, spans))
+        Outcome.at(folder).write_predictions(prediction_lines(gold, spans))
         return {
             "scores": {f"F1/{parser}": score.sentence_f1 for parser, score in scores.items()},
             "details": {parser: asdict(score) for parser, score in scores.items()},

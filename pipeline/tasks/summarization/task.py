@@ -15,8 +15,9 @@ from pipeline.errors import ConfigError
 from pipeline.sampler import mix
 from pipeline.talk import shows_bars
 from pipeline.tasks.finetune.examples import Example
-from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared, write_lines
+from pipeline.tasks.finetune.task import FinetuneTask, gathered, shared
 from pipeline.tasks.finetune.text import Sentences, TextReader, cut, length
+from pipeline.tasks.outcome import Outcome
 from pipeline.tasks.summarization.config import SummarizationConfig
 from pipeline.tasks.summarization.decode import write_summaries
 from pipeline.tasks.summarization.read import Pair, SummaryFiles
@@ -98,7 +99,7 @@ class SummarizationTask(FinetuneTask):
                 zip(pairs, summaries, scores, strict=True)
             )
         )
-        write_lines(folder / "predictions.jsonl", lines)
+        Outcome.at(folder).write_predictions(lines)
         return {"scores": mean_rouge(scores), "items": len(pairs)}
 
     def _summarize(
