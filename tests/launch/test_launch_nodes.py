@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.checkpoint_files import list_checkpoints
-from pipeline.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
 PRETRAIN = ROOT / "launch" / "pretrain.sh"
@@ -98,28 +96,14 @@ def slurm(clean_environment, tmp_path):
     return clean_environment | own | {"SLURM_SUBMIT_DIR": str(ROOT)}, log
 
 
-def test_the_slurm_job_saves_and_requeues_when_its_time_is_up(slurm, toy_config, tmp_path):
+def test_the_slurm_job_saves_and_requeues_when_its_time_is_up(
+    signalled, slurm, toy_config, tmp_path
+):
     environ, log = slurm
-    with subprocess.Popen(
-        ["bash", SBATCH, toy_config, "train.num_steps=100000", "checkpoint.every_steps=null"],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as job:
-        try:
-            deadline = time.monotonic() + 150
-            while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
-                assert time.monotonic() < deadline
-                assert job.poll() is None, job.communicate()
-                time.sleep(0.05)
-            job.send_signal(signal.SIGUSR1)
-            out, err = job.communicate(timeout=90)
-        finally:
-            if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)
-    assert job.returncode == 0, out + err
+    overrides = ["train.num_steps=100000", "checkpoint.every_steps=null"]
+    command = ["bash", SBATCH, toy_config, *overrides]
+    code, out, err = signalled(signal.SIGUSR1, command, environ)
+    assert code == 0, out + err
     assert "stopped by SIGUSR1" in out
     assert log.read_text() == "requeue 77\n"
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1

@@ -6,12 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from pipeline.metrics_file import read_metrics
 
 PRETRAIN = Path(__file__).parents[2] / "launch" / "pretrain.sh"
 BIN = Path(sys.executable).parent
@@ -80,30 +77,13 @@ def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_
 
 
 @pytest.mark.dist
-def test_bash_starts_deepspeed_and_passes_sigterm_on(toy_config, tmp_path, environ, free_port):
-    options = {"DEEPSPEED_ARGS": port(free_port)}
-    command = ["bash", str(PRETRAIN), "--config", str(toy_config), "train.num_steps=100000"]
-    with subprocess.Popen(
-        command,
-        env=environ | options,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            deadline = time.monotonic() + 150
-            while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
-                assert time.monotonic() < deadline
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.05)
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, out + err
+def test_bash_starts_deepspeed_and_passes_sigterm_on(
+    signalled, toy_config, tmp_path, environ, free_port
+):
+    environ = environ | {"DEEPSPEED_ARGS": port(free_port)}
+    command = ["bash", PRETRAIN, "--config", toy_config, "train.num_steps=100000"]
+    code, out, err = signalled(signal.SIGTERM, command, environ)
+    assert code == 0, out + err
     assert "stopped by SIGTERM at step " in out
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
 
