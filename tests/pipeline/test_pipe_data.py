@@ -1,31 +1,16 @@
-"""Contexts against a brute-force oracle, their cache, and what damaged or unfit data says."""
-
-import os
-from concurrent.futures import ThreadPoolExecutor
+"""Contexts against a brute-force oracle, and what damaged or unfit data says."""
 
 import numpy as np
 import pytest
 import torch
+from packing import END, VOCAB, packed, random_documents, unpack
 
 from data_prep.errors import DatasetError
-from data_prep.shard import open_dataset, write_dataset
-from pipeline import contexts as contexts_module
+from data_prep.shard import write_dataset
 from pipeline.config import DataConfig, DatasetConfig
-from pipeline.contexts import context_table
 from pipeline.data import ContextSource, open_source
 from pipeline.errors import ConfigError, DataError
 from pipeline.sampler import sample_index
-
-VOCAB = 50
-END = [0]
-
-
-def random_documents(seed, num_documents, longest=9):
-    rng = np.random.default_rng(seed)
-    return [
-        [rng.integers(1, VOCAB, rng.integers(1, longest + 1)).tolist() for _ in range(n)]
-        for n in rng.integers(1, 7, num_documents)
-    ]
 
 
 @pytest.fixture
@@ -38,37 +23,6 @@ def dataset(tmp_path):
         validation=random_documents(1, 6),
         shard_documents=15,
     )
-
-
-def packed(documents, context_tokens, shard_documents):
-    """The oracle: contexts as lists of sentences, greedily, by plain Python."""
-    contexts = []
-    for first in range(0, len(documents), shard_documents):
-        context = []
-        for document in documents[first : first + shard_documents]:
-            for sentence in [*document, END]:
-                if context and sum(map(len, context)) + len(sentence) > context_tokens:
-                    contexts.append(context)
-                    context = []
-                context.append(sentence)
-        contexts.append(context)
-    return contexts
-
-
-def unpack(batch):
-    """A batch back as contexts of sentences of tokens."""
-    tokens, lengths = batch.tokens.tolist(), batch.sentence_lengths.tolist()
-    contexts = []
-    for count in batch.sentences_per_context.tolist():
-        context = []
-        for _ in range(count):
-            length = lengths.pop(0)
-            context.append(tokens[:length])
-            del tokens[:length]
-        contexts.append(context)
-    assert not tokens
-    assert not lengths
-    return contexts
 
 
 @pytest.mark.parametrize("context_tokens", [9, 10, 16, 33, 1024])
@@ -160,85 +114,6 @@ def test_fingerprints_follow_the_batches(tmp_path, dataset):
     ]
     assert len(set(changed)) == len(changed)
     assert fingerprint() == fingerprint(weights=(0.5, 0.5))
-
-
-# --- the cache of the table
-
-
-def cached_files(folder):
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-
-
-def test_the_table_is_cached_beside_the_dataset(dataset, monkeypatch):
-    built = context_table(dataset, "train", 16)
-    assert len(cached_files(dataset.path / "contexts")) == 1
-    monkeypatch.setattr(contexts_module, "pack_shard", None)
-    cached = context_table(open_dataset(dataset.path), "train", 16)
-    assert isinstance(cached, np.memmap)
-    assert cached.tolist() == built.tolist()
-
-
-def test_each_split_length_and_content_has_a_table_of_its_own(tmp_path, dataset):
-    context_table(dataset, "train", 16)
-    context_table(dataset, "train", 17)
-    context_table(dataset, "validation", 16)
-    again = write_dataset(dataset.path, random_documents(5, 4), vocab_size=VOCAB)
-    assert len(context_table(again, "train", 16)) == len(packed(random_documents(5, 4), 16, 99))
-    assert len(cached_files(dataset.path / "contexts")) == 4
-
-
-@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", b"not numpy at all" * 9])
-def test_a_damaged_cache_is_rebuilt(dataset, damage):
-    built = context_table(dataset, "train", 16)
-    (path,) = (dataset.path / "contexts").iterdir()
-    path.write_bytes(damage)
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
-    assert np.load(path).tolist() == built.tolist()
-
-
-def test_a_cache_of_other_contexts_is_rebuilt(dataset):
-    built = context_table(dataset, "train", 16)
-    (path,) = (dataset.path / "contexts").iterdir()
-    np.save(path, built[:-1])
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
-    np.save(path, np.arange(3))
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
-
-
-def test_a_read_only_dataset_is_cached_in_the_users_folder(dataset, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # A file in the folder's place stops even root from writing there.
-    (dataset.path / "contexts").write_text("")
-    built = context_table(dataset, "train", 16)
-    assert len(cached_files(tmp_path / "cache" / "gpst" / "contexts")) == 1
-    monkeypatch.setattr(contexts_module, "pack_shard", None)
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
-
-
-def test_without_any_place_for_a_cache_the_table_stays_in_memory(dataset, tmp_path, monkeypatch):
-    blocked = tmp_path / "blocked"
-    blocked.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    (dataset.path / "contexts").write_text("")
-    assert len(context_table(dataset, "train", 16)) == len(packed(random_documents(0, 40), 16, 15))
-
-
-def test_a_failed_write_leaves_no_torn_file(dataset, tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "fsync", full)
-    context_table(dataset, "train", 16)
-    assert cached_files(dataset.path / "contexts") == []
-    assert cached_files(tmp_path / "cache" / "gpst" / "contexts") == []
-
-
-def test_several_may_build_the_table_at_once(dataset):
-    with ThreadPoolExecutor(4) as pool:
-        tables = list(pool.map(lambda _: context_table(dataset, "train", 16), range(8)))
-    assert len({tuple(table.tolist()) for table in tables}) == 1
-    assert len(cached_files(dataset.path / "contexts")) == 1
 
 
 # --- data that cannot serve

@@ -11,25 +11,32 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 import yaml
+from engine_cases import (
+    BF16,
+    CASES,
+    FP16,
+    FRESH,
+    GPT2,
+    HALF,
+    RESUMED,
+    SLOW_BF16,
+    SLOW_FRESH,
+    SLOW_RESUMED,
+    Case,
+)
+from plain_training import Reference, plain_adamw, plain_bf16
 
 from gpst.config import config_from_dict
-from gpst.losses import total_loss
 from gpst.model import build_model
 from pipeline.checkpoint import load_model_weights
 from pipeline.config import load_config
-from pipeline.engine import check_precision
-from pipeline.engine_config import check_deepspeed_entries, deepspeed_config
-from pipeline.errors import ConfigError
-from pipeline.optim import build_optimizer, set_rates
 from pipeline.preflight import check_run
-from pipeline.resolve import BatchPlan
-from pipeline.sampler import batch_samples, step_samples
-from pipeline.schedule import schedule
+from pipeline.sampler import batch_samples
 
 WORKER = Path(__file__).with_name("worker_engine.py")
 NUM_STEPS, NUM_MORE = 8, 2
@@ -37,102 +44,12 @@ NUM_STEPS, NUM_MORE = 8, 2
 POISONED_STEP = 3
 SEED = 669
 """In steps 2 and 5 all of rank 1's sentences have one token: its composition model idles."""
-NOTHING_STAYS = "engine.deepspeed={zero_optimization: {stage3_param_persistence_threshold: 0}}"
-"""In stage 3 DeepSpeed keeps small weights whole: all of ours are small."""
-RECOMPUTE = "engine.checkpointing=[composition, generator]"
-OFFLOAD = "engine.offload_optimizer=true"
-SIZES = "hidden_dim: 32, num_heads: 2, ffn_dim: 64, max_context_tokens: 32, dropout: 0.0"
-GPT2 = f"model={{kind: gpt2, num_layers: 2, {SIZES}}}"
-
-
-class Case(NamedTuple):
-    """A run of the worker."""
-
-    stage: int
-    ranks: int = 2
-    overrides: tuple[str, ...] = ()
-    after: str | None = None
-
-
-FRESH = {
-    "0": Case(0),
-    "1": Case(1),
-    "2": Case(2),
-    "3": Case(3, 2, (NOTHING_STAYS,)),
-    "3-all": Case(3, 2, (NOTHING_STAYS, RECOMPUTE, OFFLOAD)),
-    "3-gpt2": Case(3, 2, (NOTHING_STAYS, GPT2)),
-    "1-alone": Case(1, 1),
-}
-SLOW_FRESH = {
-    "3-small": Case(3),  # small weights stay whole
-    "3-alone": Case(3, 1, (NOTHING_STAYS,)),
-    "3-recompute": Case(3, 2, (NOTHING_STAYS, RECOMPUTE)),
-    "2-recompute": Case(2, 2, (RECOMPUTE,)),
-    "1-offload": Case(1, 2, (OFFLOAD,)),
-    "2-offload": Case(2, 2, (OFFLOAD, RECOMPUTE)),
-    "3-offload": Case(3, 2, (NOTHING_STAYS, OFFLOAD)),
-    "3-whole": Case(3, 2, (NOTHING_STAYS, "train.micro_batch_contexts_per_rank=4")),
-    "3-single": Case(3, 2, (NOTHING_STAYS, "train.micro_batch_contexts_per_rank=1")),
-    "0-gpt2": Case(0, 2, (GPT2,)),
-    "1-gpt2": Case(1, 2, (GPT2,)),
-    "2-gpt2": Case(2, 1, (GPT2, RECOMPUTE)),
-    "3-gpt2-recompute": Case(3, 2, (NOTHING_STAYS, GPT2, RECOMPUTE)),
-}
-BF16 = {
-    f"bf16-{stage}": Case(stage, 2, ("engine.precision=bf16", NOTHING_STAYS)) for stage in (1, 3)
-}
-SLOW_BF16 = {"bf16-2": Case(2, 2, ("engine.precision=bf16",))}
-FP16 = {
-    f"fp16-{stage}": Case(stage, 2, ("engine.precision=fp16", NOTHING_STAYS)) for stage in (1, 2, 3)
-}
-HALF = {**BF16, **SLOW_BF16, **FP16}
-
-
-def following(before: str, stage: int, ranks: int = 2) -> tuple[str, Case]:
-    """The case that goes on from the checkpoint of another one."""
-    own = {**FRESH, **SLOW_FRESH, **HALF}[before].overrides
-    overrides = tuple(dict.fromkeys((*own, NOTHING_STAYS)))
-    return f"{before}-then-{stage}-on-{ranks}", Case(stage, ranks, overrides, before)
-
-
-RESUMED = dict(
-    following(*case)
-    for case in [
-        ("1", 1),
-        ("3", 3),
-        ("0", 2, 1),
-        ("3", 0, 1),
-        ("1-alone", 3),
-        ("bf16-3", 1, 1),
-    ]
-)
-SLOW_RESUMED = {
-    name: case
-    for name, case in (
-        *(following(str(a), b, r) for a in range(4) for b in range(4) for r in (1, 2)),
-        *(following(a, b) for a in ("1-alone", "3-alone") for b in range(4)),
-        *(following(f"bf16-{a}", b, r) for a in (1, 2, 3) for b in (1, 2, 3) for r in (1, 2)),
-        *(following(f"fp16-{a}", b, r) for a, b, r in ((1, 1, 2), (1, 3, 1), (3, 2, 1), (2, 3, 2))),
-        *(following("3-gpt2", b, r) for b in range(4) for r in (1, 2)),
-    )
-    if name not in RESUMED
-}
-CASES = {**FRESH, **SLOW_FRESH, **HALF, **RESUMED, **SLOW_RESUMED}
 
 
 def marked(*cases: str) -> list[Any]:
     """Cases as parameters of a test; those that only the long run has are marked."""
     quick = {**FRESH, **BF16, **RESUMED}
     return [c if c in quick else pytest.param(c, marks=pytest.mark.slow) for c in cases]
-
-
-class Reference(NamedTuple):
-    losses: list[float]
-    norms: list[float]
-    weights: dict[str, torch.Tensor]
-    """After NUM_STEPS."""
-    later: dict[str, torch.Tensor]
-    """After NUM_MORE more."""
 
 
 @pytest.fixture(scope="module")
@@ -155,45 +72,10 @@ def exact_yaml(tmp_path_factory, toy_run):
 @pytest.fixture(scope="module")
 def references(exact_yaml):
     """Of GPST ("") and GPT-2 ("gpt2")."""
-    return {"": plain_adamw(exact_yaml), "gpt2": plain_adamw(exact_yaml, GPT2)}
-
-
-def plain_adamw(exact_yaml, *overrides: str) -> Reference:
-    """Plain AdamW on whole batches in one process."""
-    plan = check_run(load_config(exact_yaml, overrides), 1)
-    config = plan.config
-    torch.manual_seed(config.seed)
-    model = build_model(config.model_config)
-    groups = model.parameter_groups()  # type: ignore[operator]
-    parser = groups.get("parser", [])
-    settings = [
-        ([p for p in parser if p.ndim >= 2], 0.1, True),
-        ([p for p in parser if p.ndim < 2], 0.0, True),
-        (groups["decay"], 0.1, False),
-        (groups["no_decay"], 0.0, False),
-    ]
-    optimizer = torch.optim.AdamW(
-        [{"params": p, "weight_decay": decay, "parser": own} for p, decay, own in settings if p],
-        betas=(0.9, 0.999),
-        eps=1e-4,
-    )
-    losses, norms, trained = [], [], {}
-    for step in range(NUM_STEPS + NUM_MORE):
-        if step == NUM_STEPS:
-            trained = {name: value.clone() for name, value in model.state_dict().items()}
-        contexts = plan.source.sample(config.seed, step_samples(step, 8))
-        batch = plan.source.batch(contexts)
-        loss = total_loss(model(batch).losses, batch.counts)
-        optimizer.zero_grad()
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2).item())
-        losses.append(loss.item())
-        for group in optimizer.param_groups:
-            now = schedule(config, step)
-            group["lr"] = now.parser_learning_rate if group["parser"] else now.learning_rate
-        if step != POISONED_STEP:
-            optimizer.step()
-    return Reference(losses, norms, trained, model.state_dict())
+    return {
+        name: plain_adamw(exact_yaml, overrides, (NUM_STEPS, NUM_MORE), POISONED_STEP)
+        for name, overrides in (("", ()), ("gpt2", (GPT2,)))
+    }
 
 
 def run_cases(exact_yaml, output: Path, cases: dict[str, Case]) -> None:
@@ -321,13 +203,6 @@ def test_fp16_stays_near_fp32(name, runs, references):
             assert norm == pytest.approx(expected, rel=1e-2 if step == 0 else 0.25)
 
 
-def test_fp16_needs_a_gpu():
-    with pytest.raises(ConfigError, match="needs a GPU"):
-        check_precision("fp16", torch.device("cpu"))
-    check_precision("fp16", torch.device("cuda"))
-    check_precision("bf16", torch.device("cpu"))
-
-
 @pytest.mark.dist
 @pytest.mark.parametrize("name", marked(*BF16, *SLOW_BF16))
 def test_bf16_has_fp32_masters(name, runs, bf16_reference):
@@ -346,47 +221,7 @@ def test_bf16_has_fp32_masters(name, runs, bf16_reference):
 
 @pytest.fixture(scope="module")
 def bf16_reference(exact_yaml):
-    return plain_bf16(exact_yaml)
-
-
-def plain_bf16(exact_yaml) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of each step: a bf16 model whose fp32 masters AdamW steps."""
-    plan = check_run(load_config(exact_yaml), 2)
-    config, cut = plan.config, {"world_size": 2, "micro_batch": 2, "accumulation": 2}
-    torch.manual_seed(config.seed)
-    model = build_model(config.model_config).bfloat16()
-    parameters = list(model.parameters())
-    masters = [p.detach().float() for p in parameters]
-    by_id = {id(p): master for p, master in zip(parameters, masters, strict=True)}
-    groups = [
-        {**group, "params": [by_id[id(p)] for p in group["params"]]}
-        for group in build_optimizer(model, config.optim, torch.device("cpu")).param_groups  # type: ignore[arg-type]
-    ]
-    optimizer = torch.optim.AdamW(groups)
-    seen = []
-    for step in range(NUM_STEPS):
-        counts = plan.source.counts(plan.source.sample(SEED, step_samples(step, 8)))
-        gradients, total = [torch.zeros_like(m) for m in masters], 0.0
-        for rank, micro in ((r, m) for r in (0, 1) for m in (0, 1)):
-            contexts = plan.source.sample(SEED, batch_samples(step, micro, rank=rank, **cut))
-            loss = total_loss(model(plan.source.batch(contexts)).losses, counts)
-            total += loss.item()
-            for gradient, part in zip(
-                gradients, torch.autograd.grad(loss, parameters), strict=True
-            ):
-                gradient += part.float()
-        for master, gradient in zip(masters, gradients, strict=True):
-            master.grad = gradient
-        norm = torch.nn.utils.clip_grad_norm_(masters, 0.2).item()
-        seen.append((total, norm))
-        now = schedule(config, step)
-        set_rates(optimizer, config.optim, now.learning_rate, now.parser_learning_rate)
-        if step != POISONED_STEP:
-            optimizer.step()
-        with torch.no_grad():
-            for parameter, master in zip(parameters, masters, strict=True):
-                parameter.copy_(master)
-    return seen
+    return plain_bf16(exact_yaml, NUM_STEPS, POISONED_STEP)
 
 
 @pytest.mark.dist
@@ -422,49 +257,3 @@ def test_any_stage_and_ranks_follow_any_others(name, runs):
         assert [step[3] for step in then["more"]] == [step[3] for step in before["more"]]
     elif case.after not in HALF:
         same(then["later"], before["later"], atol=1e-6)
-
-
-PLAN = BatchPlan(global_batch=8, micro_batch=2, accumulation=2, world_size=2)
-
-
-def engine_config(exact_yaml, *entries):
-    return load_config(exact_yaml, [f"engine.{entry}" for entry in entries])
-
-
-def test_deepspeed_config_follows_from_the_run(exact_yaml):
-    config = engine_config(
-        exact_yaml,
-        "zero_stage=2",
-        "precision=bf16",
-        "deepspeed={zero_optimization: {reduce_bucket_size: 1000}, train_batch_size: 8}",
-    )
-    made = deepspeed_config(config, PLAN)
-    assert made["train_batch_size"] == 8
-    assert made["train_micro_batch_size_per_gpu"] == made["gradient_accumulation_steps"] == 2
-    assert made["gradient_clipping"] == 0.2
-    assert made["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 1000}
-    assert made["bf16"] == {"enabled": True}
-
-
-@pytest.mark.parametrize(
-    ("entries", "names"),
-    [
-        ("{train_batch_size: 9}", ["train_batch_size", "9", "train.global_batch_contexts"]),
-        ("{zero_optimization: {stage: 0}}", ["zero_optimization.stage", "engine.zero_stage"]),
-        ("{optimizer: {type: SGD}}", ["optimizer", "optim"]),
-        ("{fp16: {enabled: true}}", ["fp16", "engine.precision"]),
-        ("{zero_optimisation: {}}", ["zero_optimisation", "zero_optimization"]),
-        ("{zero_optimization: {overlap_com: true}}", ["overlap_com"]),
-    ],
-)
-def test_deepspeed_entries_are_checked(exact_yaml, entries, names):
-    config = engine_config(exact_yaml, f"deepspeed={entries}")
-    with pytest.raises(ConfigError) as caught:
-        check_deepspeed_entries(config, PLAN)
-    assert all(name in str(caught.value) for name in names), str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_known_deepspeed_entries_pass(exact_yaml):
-    entries = "{wall_clock_breakdown: true, flops_profiler: {enabled: true}, steps_per_print: 5}"
-    check_deepspeed_entries(engine_config(exact_yaml, f"deepspeed={entries}"), PLAN)

@@ -1,0 +1,47 @@
+"""Contexts packed by plain Python, on random documents."""
+
+from __future__ import annotations
+
+import numpy as np
+
+VOCAB = 50
+END = [0]
+
+
+def random_documents(seed, num_documents, longest=9):
+    rng = np.random.default_rng(seed)
+    return [
+        [rng.integers(1, VOCAB, rng.integers(1, longest + 1)).tolist() for _ in range(n)]
+        for n in rng.integers(1, 7, num_documents)
+    ]
+
+
+def packed(documents, context_tokens, shard_documents):
+    """The oracle: contexts as lists of sentences, greedily, by plain Python."""
+    contexts = []
+    for first in range(0, len(documents), shard_documents):
+        context = []
+        for document in documents[first : first + shard_documents]:
+            for sentence in [*document, END]:
+                if context and sum(map(len, context)) + len(sentence) > context_tokens:
+                    contexts.append(context)
+                    context = []
+                context.append(sentence)
+        contexts.append(context)
+    return contexts
+
+
+def unpack(batch):
+    """A batch back as contexts of sentences of tokens."""
+    tokens, lengths = batch.tokens.tolist(), batch.sentence_lengths.tolist()
+    contexts = []
+    for count in batch.sentences_per_context.tolist():
+        context = []
+        for _ in range(count):
+            length = lengths.pop(0)
+            context.append(tokens[:length])
+            del tokens[:length]
+        contexts.append(context)
+    assert not tokens
+    assert not lengths
+    return contexts
