@@ -22,7 +22,7 @@ from pipeline.sampler import Mixture
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """One dataset of a source."""
 
     dataset: Dataset
@@ -55,7 +55,7 @@ class ContextSource:
         self.split: Split = split
         self.context_tokens = context_tokens
         self._parts = [
-            _Part(d, d.shards(split), context_table(d, split, context_tokens)) for d in datasets
+            Part(d, d.shards(split), context_table(d, split, context_tokens)) for d in datasets
         ]
         for part in self._parts:
             if not len(part.table):
@@ -133,7 +133,7 @@ class ContextSource:
             raise IndexError(f"contexts {numbers.min()}..{numbers.max()} of {self.num_contexts}")
         return numbers.tolist()
 
-    def _locate(self, context: int) -> tuple[_Part, int]:
+    def _locate(self, context: int) -> tuple[Part, int]:
         """The part that holds a context, and the context's row in its table."""
         number = int(np.searchsorted(self._starts, context, side="right")) - 1
         return self._parts[number], context - int(self._starts[number])

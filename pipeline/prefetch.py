@@ -10,7 +10,6 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 from gpst.batch import ContextBatch
 from pipeline.data import ContextSource
@@ -87,12 +86,7 @@ class Prefetcher:
     def __enter__(self) -> Prefetcher:
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _work(self) -> None:

@@ -20,7 +20,7 @@ from data_prep.tokenizer.load import LoadedTokenizer
 from gpst.batch import ContextBatch
 from gpst.classifier import ExampleCounts, LabelledBatch
 from pipeline.contexts import ROW, Split
-from pipeline.data import ContextSource, _Part
+from pipeline.data import ContextSource, Part
 from pipeline.errors import DataError
 from pipeline.sampler import Mixture
 from pipeline.tasks.finetune.text import Sentences
@@ -113,7 +113,7 @@ class ExampleSource(ContextSource):
         table = np.concatenate(tables) if tables else np.empty(0, ROW)
         self.split = split
         self.context_tokens = int(table["num_tokens"].max()) if len(table) else 0
-        self._parts = [_Part(dataset, shards, table)]
+        self._parts = [Part(dataset, shards, table)]
         self._mixture = Mixture.from_weights([len(table)], [1.0])
         self._starts = np.array([0, len(table)])
         self.labels: NDArray[np.int64] | None = None
