@@ -27,7 +27,6 @@ from pipeline.checkpoint_files import (
     set_aside,
     step_name,
     sync_files,
-    verify,
     whole_checkpoint,
 )
 from pipeline.config import CheckpointConfig
@@ -222,8 +221,3 @@ def load_init_weights(model: nn.Module, source: str) -> None:
             f"{here} here; give the same `model`"
         )
     model.load_state_dict(weights)
-
-
-def read_state(checkpoint: str | Path) -> TrainerState:
-    """The state in a checkpoint (or in a run's newest whole one), verified."""
-    return verify(whole_checkpoint(Path(checkpoint))[0])

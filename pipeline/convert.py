@@ -8,12 +8,13 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
 from data_prep.files import write_atomically
 from data_prep.tokenizer.load import TokenizerError, load_tokenizer
+from pipeline.command_line import Parser
 from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError, DataError, report
 from pipeline.model_card import model_card
@@ -27,13 +28,8 @@ _EXAMPLES = {
 _CODES = "exit codes: 0 done, 2 wrong usage, 3 damaged data or checkpoint, 130 interrupted"
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"command line: {message} (see --help)")
-
-
 def _parser() -> ArgumentParser:
-    parser = _Parser(prog="convert", description="Converts models.", allow_abbrev=False)
+    parser = Parser(prog="convert", description="Converts models.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     to_hf = commands.add_parser(
         "to-hf", help="a checkpoint to a folder that transformers and our commands load"

@@ -49,8 +49,6 @@ def main(argv: Sequence[str]) -> int:
         )
         return EXIT_USAGE
     module = importlib.import_module(f"pipeline.tasks.{task}")
-    if hasattr(module, "main"):
-        return module.main(argv[1:])
     return run_task(task, module.SUMMARY, module.add_arguments, module.run, argv[1:])
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -15,7 +14,6 @@ from tokenizers import Tokenizer
 from data_prep.shard import Dataset, open_dataset
 from pipeline.errors import ConfigError
 from pipeline.talk import say, shows_bars
-from pipeline.tasks.command import run_task
 from pipeline.tasks.options import add_options, option, read_options
 
 SUMMARY = (
@@ -53,14 +51,17 @@ class Options:
             raise ConfigError(f"--data {self.data}: no such dataset directory")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command and returns its exit code."""
-    return run_task(
-        "perplexity", SUMMARY, lambda parser: add_options(parser, Options), _run, arguments
-    )
+def add_arguments(parser: ArgumentParser) -> None:
+    """The task's arguments."""
+    add_options(parser, Options)
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Evaluates and returns the exit code.
+
+    Raises:
+        PipelineError: an error that a user can act on.
+    """
     options = read_options(Options, arguments)
     dataset = open_dataset(str(options.data))
     # What takes seconds to import comes after the checks.
@@ -213,7 +214,3 @@ def _check_tokenizer(own: Tokenizer, dataset: Dataset, model: str) -> None:
             f"model {model} has another tokenizer than the data set {dataset.path}: evaluate it "
             "on data built with the model's tokenizer"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

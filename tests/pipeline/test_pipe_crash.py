@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 
-from pipeline.checkpoint import load_model_weights, read_state
-from pipeline.checkpoint_files import list_checkpoints, verify
+from pipeline.checkpoint import load_model_weights
+from pipeline.checkpoint_files import list_checkpoints, verify, whole_checkpoint
 from pipeline.config import load_config
 from pipeline.metrics_file import read_metrics
 from pipeline.preflight import check_run
@@ -151,7 +151,7 @@ def test_no_sample_is_repeated_or_skipped_across_worlds(config, play, tmp_path):
     every = Counter(tuple(source.batch([c]).tokens.tolist()) for c in range(size))
     assert len(order) == 8 * NUM_STEPS >= 2 * size
     assert Counter(order[:size]) == Counter(order[size : 2 * size]) == every
-    assert read_state(tmp_path / "run").samples == len(order)
+    assert whole_checkpoint(tmp_path / "run")[1].samples == len(order)
 
 
 def test_a_full_disk_of_one_rank_stops_all_or_none(config, play, tmp_path):

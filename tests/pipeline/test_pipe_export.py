@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 from gpst import GPST
 from pipeline import convert
-from pipeline.checkpoint import load_model_weights, read_state
-from pipeline.checkpoint_files import list_checkpoints
+from pipeline.checkpoint import load_model_weights
+from pipeline.checkpoint_files import list_checkpoints, whole_checkpoint
 
 WORKER = Path(__file__).with_name("worker_runs.py")
 ROOT = WORKER.parents[2]
@@ -129,7 +129,7 @@ def test_what_a_run_exports_starts_another_run(toy_config, tokenizer, tmp_path, 
     assert yaml.safe_load(card.split("---")[1])["license"] == "apache-2.0"
     early = (tmp_path / "early" / "README.md").read_text()
     for text, checkpoint in ((card, last), (early, earlier)):
-        state = read_state(checkpoint)
+        state = whole_checkpoint(checkpoint)[1]
         assert f"| step | {state.step} |" in text
         assert f"| tokens | {state.tokens:,} |" in text
         assert f"| loss | {losses[state.step]:.6g} |" in text
@@ -153,6 +153,6 @@ def test_what_a_run_exports_starts_another_run(toy_config, tokenizer, tmp_path, 
     assert (stays["codes"], moves["codes"]) == ([0], [0]), (stays, moves)
     begun, given = load_model_weights(tmp_path / "still")[1], load_model_weights(run)[1]
     assert all(torch.equal(begun[name], weight) for name, weight in given.items())
-    assert read_state(new).step == 2
+    assert whole_checkpoint(new)[1].step == 2
     after = load_model_weights(new)[1]
     assert not torch.equal(after["embedding.weight"], given["embedding.weight"])

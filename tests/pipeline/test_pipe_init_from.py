@@ -15,8 +15,8 @@ import torch
 
 from gpst.hf.files import export
 from gpst.model import build_model
-from pipeline.checkpoint import load_init_weights, load_model_weights, read_state
-from pipeline.checkpoint_files import list_checkpoints
+from pipeline.checkpoint import load_init_weights, load_model_weights
+from pipeline.checkpoint_files import list_checkpoints, whole_checkpoint
 from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.next_batch import NextBatch
@@ -63,7 +63,7 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
     # bf16 has the fp32 weights as its masters only as far as bf16 reaches.
     given, begun = load_model_weights(first)[1], list_checkpoints(second / "checkpoints")[0]
     assert same(load_model_weights(begun)[1], {n: w.bfloat16().float() for n, w in given.items()})
-    assert read_state(begun).step == 1
+    assert whole_checkpoint(begun)[1].step == 1
     assert f"resumed from {begun}" in seen[2]["err"][0]  # and not begun again
     assert "checkpoint.init_from" in seen[3]["err"][0]
     assert "is [64] there and [128] here" in seen[3]["err"][0]

@@ -19,7 +19,7 @@ from pipeline import convert
 from pipeline.data import ContextSource
 from pipeline.evaluate import evaluate_model, unigram_perplexity
 from pipeline.marginal import evaluate_marginal, sentence_lists
-from pipeline.tasks import perplexity
+from pipeline.tasks.__main__ import main as evaluate
 
 VOCAB = 257
 
@@ -87,7 +87,7 @@ def test_the_command_prints_one_table_and_writes_it(folder, capsys, tmp_path):
     arguments = ["--model", folder / "gpst", "--gpt2", folder / "gpt2", "--data", folder / "data",
                  "--beam", 4, "--context-tokens", 32, "--max-contexts", 3, "--output", tmp_path,
                  "--device", "cpu"]  # fmt: skip
-    assert perplexity.main([str(a) for a in arguments]) == 0
+    assert evaluate(["perplexity", *map(str, arguments)]) == 0
     out = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
     rows = results["token_perplexity"]
@@ -117,7 +117,7 @@ def test_the_command_prints_one_table_and_writes_it(folder, capsys, tmp_path):
     config.write_text(json.dumps({"model": [model, model], "data": str(folder / "data")}))
     more = ["--beam", "4", "--context-tokens", "32", "--max-contexts", "3", "--device", "cpu"]
     arguments = ["--config", str(config), "--output", str(tmp_path / "two"), *more]
-    assert perplexity.main(arguments) == 0
+    assert evaluate(["perplexity", *arguments]) == 0
     assert "deviation" in capsys.readouterr().out
     two = json.loads((tmp_path / "two" / "results.json").read_text())
     assert len(two["runs"]) == 2
@@ -147,7 +147,7 @@ def test_faults_are_one_line(folder, capsys, byte_bpe, change, code, message):
     argv: list[str] = []
     for name, value in given.items():
         argv += [name, str(folder / value) if (folder / value).exists() else value]
-    assert perplexity.main(argv) == code
+    assert evaluate(["perplexity", *argv]) == code
     err = capsys.readouterr().err
     assert message in err.splitlines()[-1]
     assert "Traceback" not in err
