@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,14 +41,17 @@ class ContextBatch:
         tokens: (N,) token ids of all contexts.
         sentence_lengths: (S,) tokens of each sentence, at least 1; stays on the CPU.
         sentences_per_context: (B,) sentences of each context, at least 1; stays on the CPU.
+        inner: (N,) whether the boundary after a token lies inside an atom (a word of several
+            pieces), which becomes a constituent; stays on the CPU. None: there are no atoms.
 
     Raises:
-        ValueError: the three do not describe the same batch.
+        ValueError: they do not describe the same batch.
     """
 
     tokens: Tensor
     sentence_lengths: np.ndarray
     sentences_per_context: np.ndarray
+    inner: np.ndarray | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         lengths, per_context = self.sentence_lengths, self.sentences_per_context
@@ -60,16 +64,25 @@ class ContextBatch:
                 f"{self.tokens.numel()} tokens, {len(lengths)} sentences: sentence_lengths sum to "
                 f"{int(lengths.sum())} and sentences_per_context to {int(per_context.sum())}"
             )
+        if self.inner is not None and self.inner.shape != (self.tokens.numel(),):
+            raise ValueError(f"inner is {self.inner.shape} of {self.tokens.numel()} tokens")
 
     @classmethod
-    def from_sentences(cls, contexts: list[list[list[int]]]) -> ContextBatch:
-        """A batch from token ids, as contexts[context][sentence][token]."""
+    def from_sentences(
+        cls,
+        contexts: list[list[list[int]]],
+        inner: Sequence[Sequence[Sequence[bool]]] | None = None,
+    ) -> ContextBatch:
+        """A batch from token ids, as contexts[context][sentence][token], and atoms likewise."""
         sentences = [sentence for context in contexts for sentence in context]
         flat = [token for sentence in sentences for token in sentence]
         return cls(
             torch.tensor(flat, dtype=torch.int64),
             np.array([len(s) for s in sentences], dtype=np.int64),
             np.array([len(c) for c in contexts], dtype=np.int64),
+            inner=None
+            if inner is None
+            else np.array([b for context in inner for sentence in context for b in sentence], bool),
         )
 
     @property

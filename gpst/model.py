@@ -116,15 +116,10 @@ class GPST(nn.Module):
         statistics = structure_statistics(scores, plan, induced, chart)
         return ModelOutput(losses, statistics, features, sizes)
 
-    def plan(
-        self,
-        batch: ContextBatch,
-        scores: Float[Tensor, "N"],
-        inner: np.ndarray | None = None,
-    ) -> ChartPlan:
+    def plan(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartPlan:
         """The chart that the scores order, on the batch's device (the one copy to the host)."""
         on_host = self.plan_of(
-            batch.sentence_lengths, scores.cpu().numpy(), inner, pin=batch.tokens.is_cuda
+            batch.sentence_lengths, scores.cpu().numpy(), batch.inner, pin=batch.tokens.is_cuda
         )
         return on_host.to(batch.tokens.device, non_blocking=True)
 
@@ -135,7 +130,11 @@ class GPST(nn.Module):
         inner: np.ndarray | None = None,
         pin: bool = False,
     ) -> ChartPlan:
-        """The chart that the scores (N,) order, on the host; any thread may call it."""
+        """The chart that the scores (N,) order, on the host; any thread may call it.
+
+        Args:
+            inner: as of ContextBatch.
+        """
         composition = self.config.composition
         window, schedule = composition.window, composition.schedule
         threads = torch.get_num_threads()
@@ -174,15 +173,13 @@ class GPST(nn.Module):
         return torch.where(is_token, own, surrogate)
 
     @torch.no_grad()
-    def induced_trees(self, batch: ContextBatch, inner: np.ndarray | None = None) -> list[Tree]:
+    def induced_trees(self, batch: ContextBatch) -> list[Tree]:
         """The composition model's tree of each sentence (`inside` parsing), no noise, no dropout.
 
-        Args:
-            inner: (N,) whether the boundary after a token lies inside an atom (a word of several
-                pieces); atoms become constituents.
+        The batch's atoms are constituents.
         """
         with evaluating(self):
-            plan = self.plan(batch, self.parser(batch), inner)
+            plan = self.plan(batch, self.parser(batch))
             chart = self._inside(plan, self.embedding(batch.tokens), 1.0, False)
             return trees_of(plan, decode(plan, chart.scores))
 

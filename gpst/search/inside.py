@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -39,10 +38,11 @@ def inside_parse(
         ValueError: no sentence, or an empty one.
     """
     device = model.embedding.weight.device
-    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences]).to(device)
-    flat = None if inner is None else np.concatenate([np.asarray(own, bool) for own in inner])
+    atoms = None if inner is None else [[own] for own in inner]
+    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], atoms)
+    batch = batch.to(device)
     with evaluating(model):
-        plan = model.plan(batch, model.parser(batch), flat)
+        plan = model.plan(batch, model.parser(batch))
         chart = model._inside(plan, model.embedding(batch.tokens), 1.0, False)
         induced = decode(plan, chart.scores)
     vectors = chart.inside_ar.index_select(0, induced.nodes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -163,11 +165,34 @@ def test_atoms_become_constituents():
     model, contexts = make_model(), make_contexts([[9, 4]])
     inner = np.zeros(13, bool)
     inner[[1, 2, 6, 10]] = True  # tokens 1-3, 6-7 of the first sentence, 1-2 of the second
-    first, second = model.induced_trees(ContextBatch.from_sentences(contexts), inner)
+    first, second = model.induced_trees(replace(ContextBatch.from_sentences(contexts), inner=inner))
     assert isinstance(first, Tree)
     assert (1, 3) in first.spans
     assert (6, 7) in first.spans
     assert (1, 2) in second.spans
+
+
+def test_atoms_shape_the_chart_that_is_trained_on():
+    model, contexts = make_model(), make_contexts([[9, 4]])
+    plain = ContextBatch.from_sentences(contexts)
+    atoms = [[[k in (1, 2, 6) for k in range(9)], [k == 1 for k in range(4)]]]
+    batch = ContextBatch.from_sentences(contexts, atoms)
+    assert batch.inner is not None
+    assert np.flatnonzero(batch.inner).tolist() == [1, 2, 6, 10]
+
+    plan = model.plan(batch, model.parser(batch).detach())
+
+    spans = {(int(i), int(j)) for i, j in plan.spans}
+    assert {(1, 3), (6, 7), (10, 11)} <= spans
+    for a, b in ((1, 3), (6, 7), (10, 11)):
+        assert not [(i, j) for i, j in spans if i < a <= j < b or a < i <= b < j]
+    assert_close(
+        {name: term.sum for name, term in model(batch).losses.items()},
+        {name: term.sum for name, term in model(plain, plan=plan).losses.items()},
+    )
+    assert model(batch).sizes["cells"] < model(plain).sizes["cells"]
+    with pytest.raises(ValueError, match=r"inner is \(3,\) of 13 tokens"):
+        replace(plain, inner=np.zeros(3, bool))
 
 
 def test_recomputation_repeats_the_random_numbers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +175,27 @@ def test_it_reads_a_prefetcher_in_its_order(config, reader):
     expected = trained(config("steps"), reader, steps=range(2))[0]
     with Prefetcher(reader, 0, 3, ahead=2) as batches:
         assert trained(config("steps"), batches, steps=range(2))[0] == expected
+
+
+def test_atoms_are_in_the_plans_made_ahead(config, reader):
+    read = reader.read(0, 0)
+    inner = np.zeros(read.num_tokens, bool)
+    longest = int(read.sentence_lengths.argmax())
+    first = int(read.sentence_starts[longest])
+    inner[first + 1] = True
+
+    class WithAtoms:
+        def read(self, step, micro_step):
+            here = (step, micro_step) == (0, 0)
+            return replace(read, inner=inner) if here else reader.read(step, micro_step)
+
+    with PlanAhead(make_model(), config("none"), CUT.accumulation, 0, CPU) as ahead:
+        plan = ahead.take(WithAtoms(), 0, 0).plan
+    assert plan is not None
+    spans = {(int(i), int(j)) for i, j in plan.spans}
+    assert read.sentence_lengths[longest] > 2
+    assert (first + 1, first + 2) in spans
+    assert (first, first + 1) not in spans
 
 
 def test_what_the_thread_raises_reaches_the_loop_and_no_thread_is_left(config, reader):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pipeline.errors import DataError
 from pipeline.sampler import Mixture
 from pipeline.tasks.finetune.text import Sentences
 
-LABELS = "labels.npy"
+LABELS, ATOMS = "labels.npy", "atoms.npy"
 RECORD = "examples.json"
 _SHARD_EXAMPLES = 20_000
 
@@ -36,6 +36,8 @@ class Example:
 
     sentences: Sentences
     label: int | None = None
+    inner: Sequence[Sequence[bool]] | None = None
+    """Of each sentence, whether the boundary after a token lies inside an atom."""
 
 
 def prepare_examples(
@@ -61,11 +63,15 @@ def prepare_examples(
         return record
     made = folder.with_name(f".{folder.name}-unfinished")
     labels: list[int | None] = []
+    atoms: list[bool] = []
 
     def documents(split: Split) -> Iterator[Sentences]:
         for example in splits.get(split, ()):
             if split == "train":
                 labels.append(example.label)
+                if example.inner is not None:
+                    atoms.extend(boundary for sentence in example.inner for boundary in sentence)
+                    atoms.append(False)  # the end-of-document token
             yield example.sentences
 
     try:
@@ -82,6 +88,8 @@ def prepare_examples(
             raise DataError(f"{folder}: there are no training examples")
         if labels[0] is not None:
             np.save(made / LABELS, np.array(labels, np.int64))
+        if atoms:
+            np.save(made / ATOMS, np.array(atoms, bool))
         record = {"key": key, "num_examples": len(labels), "counters": dict(counters)}
         write_atomically(made / RECORD, json.dumps(record).encode())
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,7 +108,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 class ExampleSource(ContextSource):
-    """The examples of a prepared folder: each is a context of its own, with its label.
+    """The examples of a prepared folder: each a context of its own, with its label and atoms.
 
     Raises:
         DataError, data_prep.errors.DatasetError: the folder is damaged.
@@ -122,6 +130,12 @@ class ExampleSource(ContextSource):
             if labels.shape != table.shape:
                 raise DataError(f"{folder}: {LABELS} does not fit the examples; remove the folder")
             self.labels = labels
+        self._atoms: list[NDArray[np.bool_]] | None = None
+        if split == "train" and (folder / ATOMS).is_file():
+            atoms, ends = np.load(folder / ATOMS), np.cumsum(table["num_tokens"])
+            if atoms.shape != (int(ends[-1]),):
+                raise DataError(f"{folder}: {ATOMS} does not fit the examples; remove the folder")
+            self._atoms = np.split(atoms, ends[:-1])
 
     @property
     def fingerprint(self) -> str:
@@ -133,9 +147,12 @@ class ExampleSource(ContextSource):
 
     def batch(self, contexts: ArrayLike) -> ContextBatch:
         plain = super().batch(contexts)
+        numbers = np.asarray(contexts).reshape(-1)
+        if self._atoms is not None:
+            plain = replace(plain, inner=np.concatenate([self._atoms[k] for k in numbers]))
         if self.labels is None:
             return plain
-        own = torch.from_numpy(self.labels[np.asarray(contexts).reshape(-1)])
+        own = torch.from_numpy(self.labels[numbers])
         return LabelledBatch(plain.tokens, plain.sentence_lengths, plain.sentences_per_context, own)
 
 
@@ -153,7 +170,7 @@ def _table(shard: Any, number: int) -> NDArray[np.void]:
 
 def _fingerprint(dataset: Dataset) -> str:
     digest = hashlib.sha256(dataset.manifest.fingerprint.encode())
-    labels = dataset.path / LABELS
-    if labels.is_file():
-        digest.update(labels.read_bytes())
+    for name in (LABELS, ATOMS):
+        if (dataset.path / name).is_file():
+            digest.update((dataset.path / name).read_bytes())
     return digest.hexdigest()

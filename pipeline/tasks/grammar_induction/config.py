@@ -32,6 +32,8 @@ class GrammarInductionConfig:
     """Lower-case the words."""
     leading_space: bool = True
     """Sentences are read as inside a text, after a space."""
+    atoms: bool = True
+    """The word pieces of a word are a constituent in training, as they always are in parsing."""
     max_sentences: int | None = None
     """Only the first so many trees of each file, for a quick look."""
     batch_tokens: int = 2048

@@ -55,7 +55,8 @@ class GrammarInductionTask(FinetuneTask):
 
     def key(self) -> Sequence[Any]:
         own = self.config
-        return (own.train, own.punctuation, own.lower, own.leading_space, own.max_sentences)
+        cleaning = (own.punctuation, own.lower, own.leading_space, own.max_sentences)
+        return (own.train, *cleaning, own.atoms)
 
     def examples(self) -> dict[Split, Iterable[Example]]:
         return {"train": self._training()}
@@ -65,8 +66,9 @@ class GrammarInductionTask(FinetuneTask):
         self.counters["no_words"] = dropped
         for number, tree in enumerate(trees, 1):
             place = f"{self.config.train}, tree {number}"
-            tokens = to_pieces(tree.words, self._encoder, place, self.config.leading_space).tokens
-            yield Example([tokens])
+            sentence = to_pieces(tree.words, self._encoder, place, self.config.leading_space)
+            inner = [sentence.inner] if self.config.atoms else None
+            yield Example([sentence.tokens], inner=inner)
 
     def _gold(self, path: str) -> tuple[list[GoldTree], int]:
         own = self.config

@@ -96,9 +96,10 @@ def parse(
 
 
 def _inside(model: GPST, group: Sequence[Sentence]) -> list[Tree]:
-    batch = ContextBatch.from_sentences([[sentence.tokens] for sentence in group])
-    inner = np.array([inside for sentence in group for inside in sentence.inner])
-    return model.induced_trees(batch.to(model.embedding.weight.device), inner)
+    batch = ContextBatch.from_sentences(
+        [[sentence.tokens] for sentence in group], [[sentence.inner] for sentence in group]
+    )
+    return model.induced_trees(batch.to(model.embedding.weight.device))
 
 
 def _search(model: GPST, group: Sequence[Sentence], beam: int, sync: bool) -> list[Tree]:

@@ -112,6 +112,30 @@ def test_examples_come_back_each_a_context_with_its_label(tmp_path, model_folder
     assert len({source.fingerprint, plain.fingerprint, other.fingerprint}) == 3
 
 
+def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
+    reader = TextReader(model_folder("gpst"))
+    examples = [
+        Example([[5, 6], [7]], inner=[[True, False], [False]]),
+        Example([[8]], inner=[[False]]),
+        Example([[9, 10, 11]], inner=[[False, True, False]]),
+    ]
+    folder = tmp_path / "examples"
+    prepare_examples(folder, "key", {"train": examples}, reader.tokenizer, {})
+    source = ExampleSource(folder)
+    batch = source.batch([2, 0])
+    assert batch.tokens.tolist() == [9, 10, 11, reader.end, 5, 6, 7, reader.end]
+    assert batch.inner is not None
+    assert np.flatnonzero(batch.inner).tolist() == [1, 4]
+    assert batch.to("cpu").inner is batch.inner
+
+    before = source.fingerprint
+    np.save(folder / "atoms.npy", np.zeros(10, bool))
+    assert ExampleSource(folder).fingerprint != before
+    np.save(folder / "atoms.npy", np.zeros(4, bool))
+    with pytest.raises(DataError, match=r"atoms\.npy does not fit the examples"):
+        ExampleSource(folder)
+
+
 def test_examples_are_prepared_once_for_each_key(tmp_path, model_folder):
     reader = TextReader(model_folder("gpst"))
     folder = tmp_path / "examples"

@@ -101,4 +101,15 @@ def test_a_dry_run_tells_the_plan_and_prepares_the_examples(induction_config, ca
     out = capsys.readouterr().out
     assert "task         grammar_induction: 3 examples" in out
     assert "seeds        3, 4" in out
-    assert ExampleSource(tmp_path / "run" / "examples").num_contexts == 3
+    source = ExampleSource(tmp_path / "run" / "examples")
+    assert source.num_contexts == 3
+    # A byte is a token, but for a space with one of these letters after it.
+    batch = source.batch([2])
+    words = ["dog", "barks", "at", "the", "cat"]
+    assert batch.inner is not None
+    pieces = [len(word) + (word[0] not in "abcdefgxy") for word in words]
+    expected = [k < n - 1 for n in pieces for k in range(n)] + [False]
+    assert batch.inner.tolist() == expected
+
+    assert main([*arguments, "grammar_induction.atoms=false"]) == 0
+    assert ExampleSource(tmp_path / "run" / "examples").batch([2]).inner is None

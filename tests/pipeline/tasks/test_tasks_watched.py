@@ -38,7 +38,7 @@ class Branching(GPST):
         self.config = SimpleNamespace(max_context_tokens=64)  # type: ignore[assignment]
         self.shape = shape
 
-    def induced_trees(self, batch, inner=None):
+    def induced_trees(self, batch):
         assert not self.training
         return [self.shape(int(n)) for n in batch.sentence_lengths]
 
