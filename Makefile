@@ -17,7 +17,8 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, this is %d.%d: make PYTHON=python3.11" % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@echo "Installing requirements.lock into $(VENV): minutes the first time"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	@# The packages are found in the checkout itself, from any working directory.
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpst_checkout.pth"
 	@touch $@

@@ -6,7 +6,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 run() { # print the command as one would type it, then run it
-  if [ -t 1 ]; then printf '\n\033[1m$ %s\033[0m\n' "$*"; else printf '\n$ %s\n' "$*"; fi
+  local typed="${*@Q}"
+  typed=$(sed -E "s/'([A-Za-z0-9_.,:=/-]+)'/\1/g" <<< "$typed")
+  if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then typed=$'\033[1m'"$ $typed"$'\033[0m'; else typed="$ $typed"; fi
+  printf '\n%s\n' "$typed"
   env "$@"
 }
 
