@@ -148,7 +148,9 @@ class Monitor:
         if self._bar is not None:
             self._bar.set_postfix(shown)
         else:
-            self._say(f"step {step}/{self._num_steps}", {**shown, "left": self._time_left(now)})
+            if step - self._first_step > 1:  # the first step compiles
+                shown["left"] = self._time_left(now)
+            self._say(f"step {step}/{self._num_steps}", shown)
 
     def log_evaluation(self, step: int, *, tokens: int, values: Mapping[str, float]) -> None:
         """Writes a line and points of a held-out evaluation; names start with `eval/`."""
@@ -247,8 +249,8 @@ class Monitor:
         return round(self._earlier_s + now - self._started, 3)
 
     def _time_left(self, now: float) -> str:
-        done = self._step - self._first_step
-        seconds = (now - self._started) / done * (self._num_steps - self._step) if done else 0.0
+        rate = (now - self._started) / (self._step - self._first_step)
+        seconds = rate * (self._num_steps - self._step)
         return tqdm.format_interval(math.ceil(seconds))
 
     def _say(self, head: str, shown: Mapping[str, str]) -> None:
