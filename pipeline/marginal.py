@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpst.batch import ContextBatch
 from gpst.model import GPST
-from gpst.search.batches import search_texts
+from gpst.search.batches import search_batches
 from pipeline.data import ContextSource
 from pipeline.evaluate import evaluation_contexts
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """-log probabilities of a context, in nats."""
+
+    nats: float
+    """Of the prefix probability of the whole context, from left to right."""
+    closed_nats: float
+    """The same with the actions that close the last sentence."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +32,7 @@ class MarginalEvaluation:
     num_contexts: int
     num_tokens: int
     nats: float
-    """-log of the prefix probability of each whole context, from left to right."""
     closed_nats: float
-    """The same with the actions that close the last sentence."""
     beam: int
     histories: int
     contexts: tuple[tuple[int, int, float], ...]
@@ -43,7 +51,8 @@ def evaluate_marginal(
     max_contexts: int | None = None,
     beam: int = 20,
     histories: int = 1,
-    on_done: Callable[[int], object] | None = None,
+    known: Mapping[int, Surprise] | None = None,
+    on_done: Callable[[dict[int, Surprise]], object] = lambda found: None,
 ) -> MarginalEvaluation:
     """Word-level search over the contexts that `evaluate_model` takes.
 
@@ -53,24 +62,31 @@ def evaluate_marginal(
         histories: hypotheses that go on into the next sentence, with the weight of all, see
             `gpst.search.parse.search_text`; the whole beam gives a bound of log p(tokens) itself,
             which is looser and slower in long contexts.
-        on_done: hears after each batch how many contexts it had.
+        known: what contexts have by their numbers, from an earlier evaluation like this one.
+        on_done: hears after each batch what its contexts have.
     """
     numbers = evaluation_contexts(source, max_contexts).tolist()
-    contexts = [sentence_lists(source.batch([number])) for number in numbers]
-    sizes = [sum(map(len, context)) for context in contexts]
-    results = search_texts(model, contexts, beam=beam, histories=histories, on_done=on_done)
-    each = []
-    for result in results:
-        assert result.prefix_log_p is not None
-        each.append(-float(result.prefix_log_p[-1]))
+    contexts = {number: sentence_lists(source.batch([number])) for number in numbers}
+    found = {number: own for number, own in (known or {}).items() if number in contexts}
+    missing = [number for number in numbers if number not in found]
+    lists = [contexts[number] for number in missing]
+    for batch, results in search_batches(model, lists, beam=beam, histories=histories):
+        fresh = {}
+        for place, result in zip(batch, results, strict=True):
+            assert result.prefix_log_p is not None
+            nats = -float(result.prefix_log_p[-1])
+            fresh[missing[place]] = Surprise(nats, -float(result.log_p))
+        found |= fresh
+        on_done(fresh)
+    sizes = {number: sum(map(len, context)) for number, context in contexts.items()}
     return MarginalEvaluation(
-        num_contexts=len(contexts),
-        num_tokens=sum(sizes),
-        nats=math.fsum(each),
-        closed_nats=-sum(result.log_p for result in results),
+        num_contexts=len(numbers),
+        num_tokens=sum(sizes.values()),
+        nats=math.fsum(found[number].nats for number in numbers),
+        closed_nats=math.fsum(found[number].closed_nats for number in numbers),
         beam=beam,
         histories=histories,
-        contexts=tuple(zip(numbers, sizes, each, strict=True)),
+        contexts=tuple((number, sizes[number], found[number].nats) for number in numbers),
     )
 
 

@@ -8,20 +8,50 @@ from gpst.model import GPST
 from gpst.search.parse import TextResult, search_text
 from gpst.search.text import Context, Inner
 
-_CPU_ROWS, _GPU_ROWS = 256, 8192
+_CPU_ROWS, _GPU_ROWS = 512, 8192
 
 
-def batches(lengths: Sequence[int], max_items: int) -> Iterator[list[int]]:
-    """Numbers of items, longest first, at most `max_items` together and none under half as long."""
+def batches(lengths: Sequence[int], max_items: int, even: bool = True) -> Iterator[list[int]]:
+    """Numbers of items, longest first, at most `max_items` together; `even`: none in a batch is
+    under half as long as another."""
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     batch: list[int] = []
     for k in order:
-        if batch and (len(batch) == max_items or 2 * lengths[k] < lengths[batch[0]]):
+        if batch and (len(batch) == max_items or (even and 2 * lengths[k] < lengths[batch[0]])):
             yield batch
             batch = []
         batch.append(k)
     if batch:
         yield batch
+
+
+def search_batches(
+    model: GPST,
+    contexts: Sequence[Context],
+    *,
+    beam: int = 20,
+    sync: bool = True,
+    inner: Sequence[Inner] | None = None,
+    num_best: int = 1,
+    histories: int | None = None,
+) -> Iterator[tuple[list[int], list[TextResult]]]:
+    """`search_text` for any number of contexts: numbers and results of a batch at a time."""
+    on_cpu = model.embedding.weight.device.type == "cpu"
+    rows = _CPU_ROWS if on_cpu else _GPU_ROWS
+    lengths = [sum(len(sentence) for sentence in context) for context in contexts]
+    # Nothing is padded on a CPU, and many rows make better use of the weights that are read.
+    for batch in batches(lengths, max(1, rows // beam), even=not on_cpu):
+        own = None if inner is None else [inner[k] for k in batch]
+        results = search_text(
+            model,
+            [contexts[k] for k in batch],
+            beam=beam,
+            sync=sync,
+            inner=own,
+            num_best=num_best,
+            histories=histories,
+        )
+        yield batch, results
 
 
 def search_texts(
@@ -40,20 +70,16 @@ def search_texts(
     Args:
         on_done: hears after each batch how many contexts it had.
     """
-    rows = _CPU_ROWS if model.embedding.weight.device.type == "cpu" else _GPU_ROWS
-    lengths = [sum(len(sentence) for sentence in context) for context in contexts]
     found: dict[int, TextResult] = {}
-    for batch in batches(lengths, max(1, rows // beam)):
-        own = None if inner is None else [inner[k] for k in batch]
-        results = search_text(
-            model,
-            [contexts[k] for k in batch],
-            beam=beam,
-            sync=sync,
-            inner=own,
-            num_best=num_best,
-            histories=histories,
-        )
+    for batch, results in search_batches(
+        model,
+        contexts,
+        beam=beam,
+        sync=sync,
+        inner=inner,
+        num_best=num_best,
+        histories=histories,
+    ):
         found.update(zip(batch, results, strict=True))
         if on_done is not None:
             on_done(len(batch))

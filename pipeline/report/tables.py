@@ -148,7 +148,9 @@ def _induction(results: Sequence[Result]) -> Table:
         fine_tuned = "seeds" in result.values
         for parser, score in result.values.get("scores", {}).items():
             short = parser.removeprefix("F1/")
-            cell = _cell(score) if fine_tuned else Cell(score["sentence_f1"])
+            over = result.values.get("f1_over_models", {}).get(parser)
+            spread = score if fine_tuned else over
+            cell = _cell(spread) if spread else Cell(score["sentence_f1"])
             table.put(f"{name}, {short}", "test F1", cell)
         for baseline, score in result.values.get("baselines", {}).items():
             table.put(baseline, "test F1", Cell(score["sentence_f1"]))
@@ -184,8 +186,11 @@ def _perplexity(results: Sequence[Result]) -> Table:
     )
     for result, _ in _of(results, "perplexity"):
         row = label(result.values.get("gpst") or result.folder)
+        spread = result.values.get("deviation", {})
+        counts = {"unigram": 1, "GPT-2": len(result.values.get("gpt2_runs", []))}
         for column, value in result.values["token_perplexity"].items():
-            table.put(row, column, Cell(value))
+            count = counts.get(column, len(result.values.get("runs", [])))
+            table.put(row, column, Cell(value, spread.get(column, 0.0), count))
     return table
 
 

@@ -27,7 +27,7 @@ class Outcome:
 
     @classmethod
     def at(cls, folder: str | Path) -> Outcome:
-        """Makes the folder, before the work starts.
+        """Makes the folder that --output names, before the work starts.
 
         Raises:
             DataError: it cannot be made.

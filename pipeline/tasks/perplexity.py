@@ -7,14 +7,18 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from data_prep.shard import Dataset, open_dataset
 from pipeline.errors import ConfigError
 from pipeline.talk import say, shows_bars
+from pipeline.tasks.kept import KEPT, Kept
 from pipeline.tasks.options import add_options, option, read_options
+
+if TYPE_CHECKING:
+    from pipeline.evaluate import Evaluation
 
 SUMMARY = (
     "Per-token perplexity on the same held-out contexts, one table: a unigram model, GPT-2, GPST "
@@ -125,7 +129,7 @@ def _one_gpst(
         "path": loaded.path, "fingerprint": loaded.fingerprint, "limit": limit
     }  # fmt: skip
     source = _source(options, dataset, "validation", limit)
-    results["token_perplexity"] = _gpst(options, loaded.model, loaded.device, source, results)
+    results["token_perplexity"] = _gpst(options, loaded, source, results)
     lines += [
         {"model": path, "context": number, "tokens": tokens, "nats": nats}
         for number, tokens, nats in results["marginal"].pop("contexts")
@@ -134,15 +138,12 @@ def _one_gpst(
 
 
 def _one_gpt2(options: Options, path: str, dataset: Dataset, source: Any) -> dict[str, Any]:
-    from pipeline.evaluate import evaluate_model
     from pipeline.tasks.loading import load_model
 
     _say("GPT-2")
     baseline = load_model(path, options.device)
     _check_tokenizer(baseline.tokenizer, dataset, path)
-    found = evaluate_model(
-        baseline.model, source, max_contexts=options.max_contexts, device=baseline.device
-    )
+    found = _teacher_forced(options, baseline, source)
     return {
         "path": baseline.path,
         "fingerprint": baseline.fingerprint,
@@ -150,26 +151,51 @@ def _one_gpt2(options: Options, path: str, dataset: Dataset, source: Any) -> dic
     }
 
 
-def _gpst(
-    options: Options, model: Any, device: Any, source: Any, results: dict[str, Any]
-) -> dict[str, float]:
+def _kept(options: Options, loaded: Any, source: Any, *settings: int) -> Kept:
+    """What an interrupted evaluation of this model on this data has left."""
+    key = " ".join([loaded.fingerprint, source.fingerprint, *map(str, settings)])
+    return Kept(Path(options.output or options.model[0]) / KEPT, key)
+
+
+def _teacher_forced(options: Options, loaded: Any, source: Any) -> Evaluation:
+    from pipeline.evaluate import Evaluation, evaluate_model
+
+    kept, item = _kept(options, loaded, source), f"{options.max_contexts or 'all'} contexts"
+    if item not in kept:
+        found = evaluate_model(
+            loaded.model, source, max_contexts=options.max_contexts, device=loaded.device
+        )
+        kept.add({item: asdict(found)})
+    return Evaluation(**kept[item])
+
+
+def _gpst(options: Options, loaded: Any, source: Any, results: dict[str, Any]) -> dict[str, float]:
     from tqdm import tqdm
 
-    from pipeline.evaluate import evaluate_model, evaluation_contexts
-    from pipeline.marginal import evaluate_marginal
+    from pipeline.evaluate import evaluation_contexts
+    from pipeline.marginal import Surprise, evaluate_marginal
 
     _say("GPST given its induced trees")
-    found = evaluate_model(model, source, max_contexts=options.max_contexts, device=device)
+    found = _teacher_forced(options, loaded, source)
     _say("GPST, trees marginalised")
-    total = len(evaluation_contexts(source, options.max_contexts))
+    kept = _kept(options, loaded, source, options.beam, options.histories)
+    known = {int(item): Surprise(*value) for item, value in kept.known.items()}
+    numbers = evaluation_contexts(source, options.max_contexts).tolist()
+    total = len(set(numbers) - set(known))
     with tqdm(total=total, unit="context", disable=not shows_bars(), file=sys.stderr) as bar:
+
+        def keep(fresh: dict[int, Surprise]) -> None:
+            kept.add({str(number): [own.nats, own.closed_nats] for number, own in fresh.items()})
+            bar.update(len(fresh))
+
         marginal = evaluate_marginal(
-            model,
+            loaded.model,
             source,
             max_contexts=options.max_contexts,
             beam=options.beam,
             histories=options.histories,
-            on_done=bar.update,
+            known=known,
+            on_done=keep,
         )
     results |= {
         "num_contexts": marginal.num_contexts,

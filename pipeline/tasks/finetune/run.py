@@ -180,7 +180,7 @@ def _write_seed(
         "data": _data(plan),
         **found,
     }
-    Outcome.at(plan.config.seed_folder(seed)).write_results(results)
+    Outcome(plan.config.seed_folder(seed)).write_results(results)
 
 
 def _data(plan: FinetunePlan) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _write_summary(plan: FinetunePlan) -> None:
         "scores": over_seeds([run["scores"] for run in runs]),
         "runs": [{name: run[name] for name in ("seed", "step", "epoch", "scores")} for run in runs],
     }
-    outcome = Outcome.at(plan.config.run_dir)
+    outcome = Outcome(Path(plan.config.run_dir))
     outcome.write_results(results)
     print(plan.task.report(results), flush=True)
     print(f"results: {outcome.folder / RESULTS}", file=sys.stdout, flush=True)

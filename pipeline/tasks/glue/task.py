@@ -128,7 +128,7 @@ class GlueTask(FinetuneTask):
                 submissions[name] = self._submission(rows, self._predict(model, rows, world))
         if not world.is_main:
             return None
-        Outcome.at(folder).write_predictions(lines)
+        Outcome(folder).write_predictions(lines)
         for name, text in submissions.items():
             write_atomically(folder / f"{name}.tsv", text.encode())
         files = [f"{name}.tsv" for name in submissions]

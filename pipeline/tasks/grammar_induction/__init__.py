@@ -2,69 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pipeline.errors import ConfigError, DataError
-from pipeline.strict import require
-from pipeline.talk import shows_bars
+from pipeline.errors import DataError
 from pipeline.tasks.grammar_induction.baselines import baseline_scores
 from pipeline.tasks.grammar_induction.gold import gold_trees, tree_files
-from pipeline.tasks.grammar_induction.score import LABELS, LENGTHS, Span, TreeScores, score_trees
-from pipeline.tasks.options import add_options, option, read_options
+from pipeline.tasks.grammar_induction.options import Options
+from pipeline.tasks.grammar_induction.score import (
+    LABELS,
+    LENGTHS,
+    Span,
+    TreeScores,
+    mean_scores,
+    score_trees,
+)
+from pipeline.tasks.options import add_options, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
 from pipeline.treebank import GoldTree, read_unlabelled
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
-
-
-@dataclass(frozen=True)
-class Options:
-    """See `add_arguments`."""
-
-    trees: str | None = option(None, "gold trees: a tree a line, a .mrg file, or a folder of them")
-    model: tuple[str, ...] = option((), "exported models, checkpoints or runs; none: baselines")
-    select_on: str | None = option(
-        None, "gold trees to choose the best of several models on, before it is tested on --trees"
-    )
-    predictions: str | None = option(
-        None, "score these trees, '((the dog) barks)' a line, instead of a model's"
-    )
-    parser: Literal["inside", "left-to-right", "both"] = option(
-        "both", "the composition model's trees, or those of word-level search"
-    )
-    beam: int = option(20, "hypotheses kept in the search")
-    sync: bool = option(True, "compare hypotheses word by word; no: action by action")
-    punctuation: bool = option(False, "keep punctuation, which is told by its tags")
-    lower: bool = option(True, "lower-case the words")
-    leading_space: bool = option(
-        True, "read sentences as inside a text, after a space; no: as documents of their own"
-    )
-    max_sentences: int | None = option(None, "only the first so many trees, for a quick look")
-    batch_tokens: int = option(2048, "tokens parsed at once")
-    num_random: int = option(5, "random baselines, seeds 0, 1, ...")
-    device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
-    output: str = option("runs/evaluate/grammar_induction", "folder for results.json and trees")
-
-    def __post_init__(self) -> None:
-        for name in ("beam", "batch_tokens", "num_random"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), ">= 1")
-        if self.trees is None:
-            raise ConfigError("--trees is missing: give the gold trees to score against")
-        if len(self.model) > 1 and self.select_on is None:
-            raise ConfigError(
-                "--model: several models need --select-on, trees to choose the best one on"
-            )
-        if self.model and self.predictions:
-            raise ConfigError("give either --model or --predictions, not both")
-
-    @property
-    def parsers(self) -> tuple[Literal["inside", "left-to-right"], ...]:
-        return ("inside", "left-to-right") if self.parser == "both" else (self.parser,)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -97,19 +57,53 @@ def run(arguments: Namespace) -> int:
     scores, spread = baseline_scores(gold, options.num_random)
     results["baselines"] = {name: asdict(score) for name, score in scores.items()}
     results["random_f1"] = spread
-    rows = dict(scores)
-    predicted: dict[str, list[list[Span]]] = {}
+    rows: dict[str, TreeScores] = dict(scores)
+    spreads: dict[str, Any] = {}
+    lines: list[dict[str, Any]] = []
     if options.predictions:
-        predicted["predictions"] = _given_spans(options.predictions, gold)
+        spans = {"predictions": _given_spans(options.predictions, gold)}
+        rows |= {name: score_trees(gold, own) for name, own in spans.items()}
+        results["scores"] = {name: asdict(rows[name]) for name in spans}
+        lines = list(prediction_lines(gold, spans))
     elif options.model:
-        predicted, results["model"] = _model_spans(options, gold)
-    for name, spans in predicted.items():
-        rows[name] = score_trees(gold, spans)
-    results["scores"] = {name: asdict(rows[name]) for name in predicted}
-    outcome.write(results, prediction_lines(gold, predicted))
-    print(report(rows, results["data"]))
+        means, own, lines = _of_models(options, gold)
+        rows, results = rows | means, results | own
+        spreads = own["f1_over_models"] if len(own["runs"]) > 1 else {}
+    else:
+        results["scores"] = {}
+        lines = list(prediction_lines(gold, {}))
+    outcome.write(results, lines)
+    print(report(rows, results["data"], spreads))
     print(f"results: {outcome.folder / 'results.json'}")
     return 0
+
+
+def _of_models(
+    options: Options, gold: Sequence[GoldTree]
+) -> tuple[dict[str, TreeScores], dict[str, Any], list[dict[str, Any]]]:
+    """(mean scores by parser, parts of results.json, lines of predictions.jsonl)."""
+    from pipeline.tasks.grammar_induction.models import induce, spread
+
+    models = induce(options, gold)
+    runs, lines = [], []
+    by_parser: dict[str, list[TreeScores]] = {name: [] for name in options.parsers}
+    for model in models:
+        scores = {name: score_trees(gold, spans) for name, spans in model.spans.items()}
+        for name, score in scores.items():
+            by_parser[name].append(score)
+        runs.append({"model": model.about, "scores": {n: asdict(s) for n, s in scores.items()}})
+        path = next(iter(model.about.values()))["path"] if len(models) > 1 else None
+        lines += prediction_lines(gold, model.spans, path)
+    means = {name: mean_scores(scores) for name, scores in by_parser.items()}
+    found: dict[str, Any] = {
+        "scores": {name: asdict(score) for name, score in means.items()},
+        "f1_over_models": {
+            name: spread([score.sentence_f1 for score in scores])
+            for name, scores in by_parser.items()
+        },
+        "runs": runs,
+    }
+    return means, found | ({"model": runs[0]["model"]} if len(runs) == 1 else {}), lines
 
 
 def _gold(path: str, options: Options) -> tuple[list[GoldTree], int]:
@@ -132,97 +126,46 @@ def _given_spans(path: str, gold: list[GoldTree]) -> list[list[Span]]:
     return [[c.span for c in tree.constituents] for tree in trees]
 
 
-def _model_spans(
-    options: Options, gold: list[GoldTree]
-) -> tuple[dict[str, list[list[Span]]], dict[str, Any]]:
-    """The model's trees by parser; of several models, those of each parser's best one."""
-    from gpst.model import GPST
-    from pipeline.tasks.loading import load_model
-
-    chosen: dict[str, tuple[float, str]] = {}
-    about: dict[str, Any] = {}
-    predicted: dict[str, list[list[Span]]] = {}
-    for path in options.model:
-        loaded = load_model(path, options.device)
-        if not isinstance(loaded.model, GPST):
-            raise ConfigError(f"--model {path}: is no GPST and induces no trees")
-        for parser in options.parsers:
-            selection = 0.0
-            if options.select_on:
-                valid, _ = _gold(options.select_on, options)
-                spans, _ = _parse(loaded, valid, parser, options)
-                selection = score_trees(valid, spans).sentence_f1
-            if parser in chosen and chosen[parser][0] >= selection:
-                continue
-            chosen[parser] = selection, path
-            predicted[parser], seconds = _parse(loaded, gold, parser, options)
-            about[parser] = {
-                "path": path,
-                "fingerprint": loaded.fingerprint,
-                "selection_f1": selection if options.select_on else None,
-                "sentences_per_second": len(gold) / seconds,
-            }
-    return predicted, about
-
-
-def _parse(
-    loaded: Any, gold: list[GoldTree], parser: Any, options: Options
-) -> tuple[list[list[Span]], float]:
-    """Spans over words for each sentence, and the seconds that it took."""
-    from tqdm import tqdm
-
-    from pipeline.tasks.grammar_induction.parse import parse, to_pieces
-
-    sentences = [
-        to_pieces(tree.words, loaded.tokenizer, f"sentence {number}", options.leading_space)
-        for number, tree in enumerate(gold, 1)
-    ]
-    spans: list[list[Span]] = [[] for _ in gold]
-    began = time.perf_counter()
-    found = parse(
-        loaded.model,
-        sentences,
-        parser=parser,
-        beam=options.beam,
-        sync=options.sync,
-        batch_tokens=options.batch_tokens,
-    )
-    bar = tqdm(found, parser, len(gold), unit=" sentences", disable=not shows_bars())
-    for number, tree in bar:
-        spans[number] = list(tree.internal_spans)
-    return spans, time.perf_counter() - began
-
-
 def prediction_lines(
-    gold: Sequence[GoldTree], predicted: Mapping[str, Sequence[Sequence[Span]]]
+    gold: Sequence[GoldTree],
+    predicted: Mapping[str, Sequence[Sequence[Span]]],
+    model: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A line a sentence of predictions.jsonl; spans by parser."""
+    """A line a sentence of predictions.jsonl; spans by parser; the model where there are more."""
+    of_model = {} if model is None else {"model": model}
     for number, tree in enumerate(gold):
         trees = {name: spans[number] for name, spans in predicted.items()}
-        yield {"words": tree.words, "gold": sorted(tree.spans()), "spans": trees}
+        yield {**of_model, "words": tree.words, "gold": sorted(tree.spans()), "spans": trees}
 
 
-def report(rows: dict[str, TreeScores], data: dict[str, Any]) -> str:
-    """The tables for the terminal."""
+def report(
+    rows: Mapping[str, TreeScores],
+    data: Mapping[str, Any],
+    spreads: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The tables for the terminal.
+
+    Args:
+        spreads: of the F1 over several models, by parser; the rows are means then.
+    """
     counts = next(iter(rows.values())).gold_by_label
-    header = ["trees", "F1", "corpus F1", *(f"<= {n} words" for n in LENGTHS), *LABELS]
-    body = [
+    several = ["deviation"] * bool(spreads)
+    header = ["trees", "F1", *several, "corpus F1", *(f"<= {n} words" for n in LENGTHS), *LABELS]
+    body: list[list[str | float | None]] = [
         [
             name,
             score.sentence_f1,
+            *[spreads[name]["deviation"] if name in spreads else None for _ in several],
             score.corpus_f1,
             *score.f1_by_length.values(),
             *score.recall_by_label.values(),
         ]
         for name, score in rows.items()
     ]
+    blank = [""] * (len(several) + 1 + len(LENGTHS))
+    body.append(["gold spans", "", *blank, *map(str, counts.values())])
     total = data["trees"] + data["no_words"]
     return (
         f"{total} trees: {data['one_word']} of one word and {data['no_words']} without words are "
-        "not scored. F1: mean of the sentences'; labels: recall.\n"
-        + table(header, [*body, ["gold spans", "", "", *[""] * len(LENGTHS), *_texts(counts)]])
+        "not scored. F1: mean of the sentences'; labels: recall.\n" + table(header, body)
     )
-
-
-def _texts(counts: dict[str, int]) -> list[str]:
-    return [str(count) for count in counts.values()]

@@ -121,7 +121,7 @@ class GrammarInductionTask(FinetuneTask):
             return None
         scores = {parser: score_trees(gold, own) for parser, own in spans.items()}
         baselines, spread = baseline_scores(gold, _NUM_RANDOM)
-        Outcome.at(folder).write_predictions(prediction_lines(gold, spans))
+        Outcome(folder).write_predictions(prediction_lines(gold, spans))
         return {
             "scores": {f"F1/{parser}": score.sentence_f1 for parser, score in scores.items()},
             "details": {parser: asdict(score) for parser, score in scores.items()},

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pipeline.errors import DataError
 from pipeline.treebank import GoldTree
@@ -115,6 +116,28 @@ def score_trees(
             for label in labels
         },
         gold_by_label={label: counts[label] for label in labels},
+    )
+
+
+def mean_scores(scores: Sequence[TreeScores]) -> TreeScores:
+    """Means over several models' scores of the same gold trees."""
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return fmean(known) if known else None
+
+    def means(tables: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
+        return {name: mean([table[name] for table in tables]) for name in tables[0]}
+
+    return TreeScores(
+        num_sentences=scores[0].num_sentences,
+        sentence_f1=fmean(score.sentence_f1 for score in scores),
+        corpus_f1=fmean(score.corpus_f1 for score in scores),
+        corpus_precision=fmean(score.corpus_precision for score in scores),
+        corpus_recall=fmean(score.corpus_recall for score in scores),
+        f1_by_length=means([score.f1_by_length for score in scores]),
+        recall_by_label=means([score.recall_by_label for score in scores]),
+        gold_by_label=scores[0].gold_by_label,
     )
 
 

@@ -99,7 +99,7 @@ class SummarizationTask(FinetuneTask):
                 zip(pairs, summaries, scores, strict=True)
             )
         )
-        Outcome.at(folder).write_predictions(lines)
+        Outcome(folder).write_predictions(lines)
         return {"scores": mean_rouge(scores), "items": len(pairs)}
 
     def _summarize(

@@ -15,12 +15,11 @@ from tqdm import tqdm
 from pipeline.errors import ConfigError
 from pipeline.strict import require
 from pipeline.talk import shows_bars
+from pipeline.tasks.kept import KEPT, Kept
 from pipeline.tasks.options import add_options, option, read_options
 from pipeline.tasks.outcome import Outcome, fingerprint, table
 from pipeline.tasks.syntactic_generalization.suites import CIRCUITS, Suite, read_suites
 
-SURPRISALS = "surprisals.jsonl"
-"""What an interrupted evaluation goes on from, in the folder of its results."""
 SUMMARY = "accuracy on the SyntaxGym suites, by circuit"
 
 
@@ -136,8 +135,8 @@ def _evaluate(
             batch_tokens=options.batch_tokens or default,
             progress=bar.update,
         )
-        key = f"{loaded.fingerprint} {options.beam}"
-        kept = KeptSurprisals(surprisals, Path(options.output) / SURPRISALS, key, bar.update)
+        store = Kept(Path(options.output) / KEPT, f"{loaded.fingerprint} {options.beam}")
+        kept = KeptSurprisals(surprisals, store, bar.update)
         items, crossing = score.evaluate_suites(suites, kept)
     seconds = time.perf_counter() - began
     by_suite = score.suite_scores(suites, items)

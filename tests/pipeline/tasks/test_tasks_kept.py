@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import DataError
+from pipeline.tasks.kept import Kept
 from pipeline.tasks.syntactic_generalization import kept
 from pipeline.tasks.syntactic_generalization.kept import KeptSurprisals
 from pipeline.tasks.syntactic_generalization.surprisal import TokenSurprisals
@@ -30,28 +32,50 @@ TEXTS = ["ccc", "a", "bb", "a"]
 
 def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(kept, "_CHUNK_TEXTS", 1)
-    file = tmp_path / "surprisals.jsonl"
+    file = tmp_path / "kept.jsonl"
     stopped = Counting(stop_before="ccc")
     with pytest.raises(KeyboardInterrupt):
-        KeptSurprisals(stopped, file, "model 1")(TEXTS)
+        KeptSurprisals(stopped, Kept(file, "model 1"))(TEXTS)
     assert stopped.read == ["a", "bb"]
     with open(file, "a") as lines:
-        lines.write('{"key": "model 1", "text": "ccc", "spa')  # a kill in the middle of a line
+        lines.write('{"key": "model 1", "item": "ccc", "val')  # a kill in the middle of a line
 
     again, done = Counting(), []
-    found = KeptSurprisals(again, file, "model 1", done.append)(TEXTS)
+    found = KeptSurprisals(again, Kept(file, "model 1"), done.append)(TEXTS)
     assert again.read == ["ccc"]
     assert done == [2]
     assert [one.bits for one in found] == [(3.0,), (1.0,), (2.0,), (1.0,)]
     assert found[0].spans == ((0, 3),)
     nothing = Counting()
-    assert KeptSurprisals(nothing, file, "model 1")(TEXTS) == found
+    assert KeptSurprisals(nothing, Kept(file, "model 1"))(TEXTS) == found
     assert nothing.read == []
 
 
 def test_another_model_or_beam_reads_all_again(tmp_path: Path) -> None:
-    file = tmp_path / "surprisals.jsonl"
-    KeptSurprisals(Counting(), file, "model 1")(TEXTS)
+    file = tmp_path / "kept.jsonl"
+    KeptSurprisals(Counting(), Kept(file, "model 1"))(TEXTS)
     other = Counting()
-    KeptSurprisals(other, file, "model 2")(TEXTS)
+    KeptSurprisals(other, Kept(file, "model 2"))(TEXTS)
     assert sorted(other.read) == ["a", "bb", "ccc"]
+
+
+def test_values_come_back_as_they_were_and_foreign_lines_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    file.write_text(
+        '[1]\n{"key": "k", "text": "older form"}\n{"key": "other", "item": "a", "value": 1}\n'
+    )
+    first = Kept(file, "k")
+    assert first.known == {}
+    first.add({"a": (1, 0.1), "b": {"x": float("inf")}})
+    assert first["a"] == [1, 0.1]
+    again = Kept(file, "k")
+    assert again.known == first.known == {"a": [1, 0.1], "b": {"x": float("inf")}}
+    assert "b" in again
+    assert "c" not in again
+    assert Kept(file, "other")["a"] == 1
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    gone = Kept(tmp_path / "gone" / "kept.jsonl", "k")
+    with pytest.raises(DataError, match=r"gone/kept\.jsonl: cannot be written \(No such file"):
+        gone.add({"a": 1})

@@ -14,6 +14,7 @@ from gpst.batch import ContextBatch
 from gpst.config import GPT2Config, config_to_dict
 from gpst.hf.files import export, open_model
 from gpst.model import build_model
+from gpst.search.batches import search_batches
 from gpst.search.parse import search_text
 from pipeline import convert
 from pipeline.data import ContextSource
@@ -124,6 +125,50 @@ def test_the_command_prints_one_table_and_writes_it(folder, capsys, tmp_path):
     name = "GPST given its induced trees"
     assert two["token_perplexity"][name] == pytest.approx(rows[name], rel=1e-6)
     assert two["deviation"][name] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_an_interrupted_evaluation_goes_on(folder, capsys, tmp_path, monkeypatch):
+    def run(output, **changes):
+        options = {"--model": folder / "gpst", "--gpt2": folder / "gpt2", "--data": folder / "data",
+                   "--beam": 128, "--context-tokens": 16, "--device": "cpu"} | changes  # fmt: skip
+        pairs = [str(x) for pair in options.items() for x in pair]
+        return evaluate(["perplexity", *pairs, "--output", str(output)])
+
+    searched, forwards = [], []
+
+    def counted(model, contexts, **options):
+        for batch, results in search_batches(model, contexts, **options):
+            searched.extend(batch)
+            yield batch, results
+            if stop_at and len(searched) >= stop_at:
+                raise KeyboardInterrupt
+
+    def forward(*arguments, **options):
+        forwards.append(1)
+        return evaluate_model(*arguments, **options)
+
+    monkeypatch.setattr("pipeline.marginal.search_batches", counted)
+    monkeypatch.setattr("pipeline.evaluate.evaluate_model", forward)
+    stop_at = 0
+    assert run(tmp_path / "whole") == 0
+    total = len(searched)
+    assert total > 4  # two contexts of 128 hypotheses are a batch
+    searched.clear()
+    stop_at = 2
+    assert run(tmp_path / "broken") == 130
+    assert not (tmp_path / "broken" / "results.json").exists()
+    stop_at, before = 0, len(forwards)
+    assert run(tmp_path / "broken") == 0
+
+    assert len(searched) == total
+    assert len(forwards) == before + 1  # of the GPT-2
+    first, second = (
+        json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "broken")
+    )
+    assert second["token_perplexity"] == pytest.approx(first["token_perplexity"], rel=1e-6)
+    assert second["runs"][0]["given_trees"] == first["runs"][0]["given_trees"]
+    lines = (tmp_path / "broken" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["context"] for line in lines] == list(range(total))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def runs(tmp_path: Path) -> Path:
         scores={"F1/inside": spread(55.0), "F1/left-to-right": spread(54.0)},
         baselines={"right branching": {"sentence_f1": 39.46}},
     )
+    put(
+        tmp_path / "gi_seeds",
+        task="grammar_induction",
+        scores={"inside": {"sentence_f1": 50.0}},
+        f1_over_models={"inside": {"mean": 50.0, "deviation": 2.0, "values": [48.0, 52.0]}},
+    )
     (tmp_path / "gi" / "seed-0").mkdir()
     (tmp_path / "gi" / "seed-0" / "predictions.jsonl").write_text(
         json.dumps(
@@ -85,7 +91,10 @@ def runs(tmp_path: Path) -> Path:
         tmp_path / "ppl",
         task="perplexity",
         gpst="runs/a/exported",
-        token_perplexity={"unigram": 1000.5, "GPT-2": 20.25},
+        token_perplexity={"unigram": 1000.5, "GPT-2": 20.25, "GPST": 21.5},
+        deviation={"unigram": 0.0, "GPT-2": 0.0, "GPST": 0.5},
+        runs=[{}, {}],
+        gpt2_runs=[{}],
     )
     training = tmp_path / "training"
     training.mkdir()
@@ -117,10 +126,12 @@ def test_tables_hold_the_results_of_every_task(runs: Path) -> None:
     induction = tables["grammar_induction"].rows
     assert induction[f"{name}, left-to-right"]["test F1"].mean == 54.0
     assert induction["right branching"]["test F1"].mean == 39.46
+    assert induction["gi_seeds, inside"]["test F1"] == Cell(50.0, 2.0, 2)
     syntactic = tables["syntactic_generalization"].rows[name]
     assert syntactic["Agreement"].mean == 61.0
     assert "Licensing" not in syntactic
-    assert str(tables["perplexity"].rows["a"]["unigram"]) == "1,000"
+    perplexities = tables["perplexity"].rows["a"]
+    assert [str(cell) for cell in perplexities.values()] == ["1,000", "20.25", "21.50 ± 0.50"]
     assert tables["training"].rows["training"]["loss"].mean == pytest.approx(5 / 3)
 
 
