@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from gpst.classifier import Classifier
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.finetune.text import TextReader, cut_pair, length
 from pipeline.tasks.glue.config import GlueConfig
@@ -232,3 +236,65 @@ def test_texts_become_sentences_with_cls_and_end(tmp_path, model_folder):
     (first, _), num_cut = short.encode(rows)
     assert num_cut == 1
     assert length(first) == 12
+
+
+ALONE: Any = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda own: [own])
+SUBMISSIONS = {
+    "cola": {"CoLA.tsv": "01"},
+    "sst2": {"SST-2.tsv": "01"},
+    "mrpc": {"MRPC.tsv": "01"},
+    "qqp": {"QQP.tsv": "01"},
+    "qnli": {"QNLI.tsv": ("entailment", "not_entailment")},
+    "rte": {"RTE.tsv": ("entailment", "not_entailment")},
+    "mnli": dict.fromkeys(
+        ("MNLI-m.tsv", "MNLI-mm.tsv"), ("entailment", "neutral", "contradiction")
+    ),
+}
+
+
+class Counting(Classifier):
+    """Says class 0 for the first text that it is asked about, 1 for the next, and so on."""
+
+    def __init__(self, num_labels: int) -> None:
+        torch.nn.Module.__init__(self)
+        self.num_labels, self.asked = num_labels, 0
+
+    def predict(self, texts):
+        first, self.asked = self.asked, self.asked + len(texts)
+        return (torch.arange(first, self.asked)) % self.num_labels
+
+
+@pytest.mark.parametrize("task", list(LAYOUTS))
+def test_files_for_the_server_have_its_names_and_labels(tmp_path, model_folder, task):
+    own = write_tsv(tmp_path, task)
+    for split in LAYOUTS[task].test:
+        file = own / f"{split}.tsv"
+        header, row = file.read_text().splitlines()
+        rows = [f"{index}{row.removeprefix('0')}" for index in (0, 1, 7)]
+        file.write_text("\n".join([header, *rows]) + "\n")
+    made = GlueTask(GlueConfig(task=task, path=str(tmp_path)), TextReader(model_folder("gpst")), 64)
+    model = Counting(len(LAYOUTS[task].classes))
+    found = made.finish(model, ALONE, tmp_path)
+    assert found is not None
+    assert found["submission"] == list(SUBMISSIONS[task])
+
+    asked = len(LAYOUTS[task].dev)
+    for name, labels in SUBMISSIONS[task].items():
+        lines = [line.split("\t") for line in (tmp_path / name).read_text().splitlines()]
+        assert lines[0] == ["index", "prediction"]
+        assert [index for index, _ in lines[1:]] == ["0", "1", "7"]
+        assert [k for _, k in lines[1:]] == [labels[(asked + n) % len(labels)] for n in range(3)]
+        asked += 3
+
+
+def test_mnli_has_a_score_for_each_dev_set(tmp_path, model_folder):
+    write_tsv(tmp_path, "mnli")
+    reader = TextReader(model_folder("gpst"))
+    made = GlueTask(GlueConfig(task="mnli", path=str(tmp_path)), reader, 64)
+    model = Counting(2)
+    model.asked = 1
+    # Class 1 is right for the matched item (neutral), 0 wrong for the other (contradiction).
+    values = made.evaluation()(model, ALONE)
+    assert values == {
+        "eval/accuracy/matched": 100.0, "eval/accuracy/mismatched": 0.0, "eval/score": 50.0
+    }  # fmt: skip
