@@ -15,7 +15,11 @@ class Options:
     """See `add_arguments`."""
 
     trees: str | None = option(None, "gold trees: a tree a line, a .mrg file, or a folder of them")
-    model: tuple[str, ...] = option((), "exported models, checkpoints or runs; none: baselines")
+    model: tuple[str, ...] = option(
+        (),
+        "exported models, checkpoints or runs; none: baselines; of several (seeds): mean and "
+        "deviation",
+    )
     select_on: str | None = option(
         None,
         "gold trees to choose the best of several models (epochs) on, before it alone is tested on "
