@@ -125,7 +125,8 @@ def _evaluate(
     from pipeline.tasks.syntactic_generalization.surprisal import ModelSurprisals
 
     loaded = load_model(path, options.device)
-    default = max(1, 76800 // options.beam) if isinstance(loaded.model, GPST) else 4096
+    searches = isinstance(loaded.model, GPST)
+    default = max(1, 76800 // options.beam) if searches else 4096
     began = time.perf_counter()
     with tqdm(desc="reading", unit=" texts", disable=not shows_bars()) as bar:
         surprisals = ModelSurprisals(
@@ -136,7 +137,8 @@ def _evaluate(
             progress=bar.update,
         )
         store = Kept(Path(options.output) / KEPT, f"{loaded.fingerprint} {options.beam}")
-        kept = KeptSurprisals(surprisals, store, bar.update)
+        # A beam of 300 takes seconds a text on a CPU.
+        kept = KeptSurprisals(surprisals, store, 16 if searches else 1024, bar.update)
         items, crossing = score.evaluate_suites(suites, kept)
     seconds = time.perf_counter() - began
     by_suite = score.suite_scores(suites, items)

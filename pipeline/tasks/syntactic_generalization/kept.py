@@ -10,8 +10,7 @@ from pipeline.tasks.syntactic_generalization.surprisal import (
     Surprisals,
     TokenSurprisals,
 )
-
-_CHUNK_TEXTS = 128
+from pipeline.tasks.tables import chunks
 
 
 class KeptSurprisals:
@@ -20,11 +19,19 @@ class KeptSurprisals:
     Args:
         inner: the model.
         kept: by text; its key says what the surprisals depend on besides.
+        chunk_texts: texts that are read at once, and lost when that is interrupted.
         progress: called with the number of texts that were there already.
     """
 
-    def __init__(self, inner: Surprisals, kept: Kept, progress: Progress = lambda done: None):
+    def __init__(
+        self,
+        inner: Surprisals,
+        kept: Kept,
+        chunk_texts: int,
+        progress: Progress = lambda done: None,
+    ):
         self._inner, self._kept, self._progress = inner, kept, progress
+        self._chunk_texts = chunk_texts
         self.num_kept = 0
         """Texts that were there already."""
 
@@ -33,8 +40,7 @@ class KeptSurprisals:
         missing = sorted({t for t in texts if t not in self._kept}, key=lambda t: (len(t), t))
         self.num_kept = len({*texts}) - len(missing)
         self._progress(self.num_kept)
-        for start in range(0, len(missing), _CHUNK_TEXTS):
-            chunk = missing[start : start + _CHUNK_TEXTS]
+        for chunk in chunks(missing, self._chunk_texts):
             found = zip(chunk, self._inner(chunk), strict=True)
             self._kept.add({text: [own.spans, own.bits] for text, own in found})
         return [_surprisals(*self._kept[text]) for text in texts]

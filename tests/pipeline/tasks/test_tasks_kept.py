@@ -8,7 +8,6 @@ import pytest
 
 from pipeline.errors import DataError
 from pipeline.tasks.kept import Kept
-from pipeline.tasks.syntactic_generalization import kept
 from pipeline.tasks.syntactic_generalization.kept import KeptSurprisals
 from pipeline.tasks.syntactic_generalization.surprisal import TokenSurprisals
 
@@ -30,32 +29,31 @@ class Counting:
 TEXTS = ["ccc", "a", "bb", "a"]
 
 
-def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(kept, "_CHUNK_TEXTS", 1)
+def test_an_interrupted_evaluation_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
     stopped = Counting(stop_before="ccc")
     with pytest.raises(KeyboardInterrupt):
-        KeptSurprisals(stopped, Kept(file, "model 1"))(TEXTS)
+        KeptSurprisals(stopped, Kept(file, "model 1"), 1)(TEXTS)
     assert stopped.read == ["a", "bb"]
     with open(file, "a") as lines:
         lines.write('{"key": "model 1", "item": "ccc", "val')  # a kill in the middle of a line
 
     again, done = Counting(), []
-    found = KeptSurprisals(again, Kept(file, "model 1"), done.append)(TEXTS)
+    found = KeptSurprisals(again, Kept(file, "model 1"), 1, done.append)(TEXTS)
     assert again.read == ["ccc"]
     assert done == [2]
     assert [one.bits for one in found] == [(3.0,), (1.0,), (2.0,), (1.0,)]
     assert found[0].spans == ((0, 3),)
     nothing = Counting()
-    assert KeptSurprisals(nothing, Kept(file, "model 1"))(TEXTS) == found
+    assert KeptSurprisals(nothing, Kept(file, "model 1"), 1)(TEXTS) == found
     assert nothing.read == []
 
 
 def test_another_model_or_beam_reads_all_again(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
-    KeptSurprisals(Counting(), Kept(file, "model 1"))(TEXTS)
+    KeptSurprisals(Counting(), Kept(file, "model 1"), 1)(TEXTS)
     other = Counting()
-    KeptSurprisals(other, Kept(file, "model 2"))(TEXTS)
+    KeptSurprisals(other, Kept(file, "model 2"), 1)(TEXTS)
     assert sorted(other.read) == ["a", "bb", "ccc"]
 
 
