@@ -202,15 +202,15 @@ def inside_spans(
     return [list(tree.internal_spans) for tree in found]
 
 
-def left_to_right_spans(
-    model: GPST, language: Language, trees: Sequence[GoldTree], beam: int = 20, sync: bool = True
-) -> list[list[tuple[int, int]]]:
-    """Spans of the trees of word-level search."""
+def search_f1(
+    model: GPST, language: Language, trees: Sequence[GoldTree], beam: int, sync: bool
+) -> float:
+    """F1 of the trees of word-level search, or without `sync` of action-level search."""
     spans = []
     for tree in trees:
         result = search_text(model, [[language.ids(tree)]], beam=beam, sync=sync)[0]
         spans.append(list(result.parses[0].trees[0].internal_spans))
-    return spans
+    return round(score_trees(trees, spans).sentence_f1, 2)
 
 
 def by_length_and_label(
@@ -228,6 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--search", type=int, default=0, help="sentences to parse by search too")
+    parser.add_argument("--beams", type=int, nargs="+", default=[20, 5, 2], help="of the search")
     parser.add_argument("--log", action="store_true", help="print the curve as it grows")
     for name, default in vars(Settings()).items():
         kind = type(default)
@@ -268,9 +269,11 @@ def main() -> None:
             line["inside_f1_some"] = score_trees(
                 some, inside_spans(model, language, some)
             ).sentence_f1
-            line["left_to_right_f1_some"] = score_trees(
-                some, left_to_right_spans(model, language, some)
-            ).sentence_f1
+            line["left_to_right_f1_some"] = [
+                {"beam": beam, "sync": sync, "f1": search_f1(model, language, some, beam, sync)}
+                for beam in arguments.beams
+                for sync in (True, False)
+            ]
         print(json.dumps(line), flush=True)
     print(json.dumps({"mean_f1": statistics.fmean(f1), "deviation": statistics.pstdev(f1)}))
 
