@@ -7,6 +7,10 @@ charts that hold one tree a sentence and no choice (window 1): the grammar's tre
 the first model finds, a right-branching one, a random one. All see the same words. Where the
 first model's trees end with a lower loss than the grammar's, the objective itself asks for other
 trees than the grammar's, and better search will not help. One JSON line a kind of tree.
+
+With --then-free a last model learns the grammar's trees for half of its steps and is free after
+that: where it stays with them, a better start would do; where it leaves them, training itself
+leads away. The line has the F1 of its trees along the way.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import torch
 
 from benchmarks.synthetic_grammar import PlanFor, Sentences, Settings, one_by_one, train
 from benchmarks.synthetic_languages import LANGUAGES
-from gpst.chart.plan import ChartPlan
+from gpst.chart.plan import ChartPlan, build_plan
 from gpst.model import GPST
 from pipeline.tasks.grammar_induction.baselines import best_binary, random_tree, right_branching
 from pipeline.tasks.grammar_induction.score import score_trees
@@ -54,14 +58,19 @@ def boundary_scores(spans: Iterable[Span], num_words: int) -> np.ndarray:
     return scores
 
 
-def given(trees: Trees) -> PlanFor:
-    """Charts of one tree a sentence."""
+def given(trees: Trees, batches: int | None = None) -> PlanFor:
+    """Charts of one tree a sentence, for so many batches; the model's own after that."""
+    done = 0
 
-    def plan(model: GPST, sentences: Sentences) -> ChartPlan:
+    def plan(model: GPST, sentences: Sentences) -> ChartPlan | None:
+        nonlocal done
+        done += 1
+        if batches is not None and done > batches:
+            return None
         lengths = [len(tree.words) for tree in sentences.trees]
         spans = trees(sentences)
         scores = [boundary_scores(s, n) for s, n in zip(spans, lengths, strict=True)]
-        return model.plan(sentences.batch, torch.from_numpy(np.concatenate(scores)))
+        return build_plan(np.concatenate(scores), sentences.batch.sentence_lengths, 1)
 
     return plan
 
@@ -95,6 +104,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--held-out", type=int, default=200)
     parser.add_argument("--first-steps", type=int, help="those of the first model")
+    parser.add_argument("--then-free", action="store_true", help="see the module")
     parser.add_argument("--kinds", nargs="+", default=["grammar", "found", "right branching"])
     arguments = parser.parse_args()
     settings = Settings(language=arguments.language, steps=arguments.steps, evaluate_every=10**9)
@@ -116,6 +126,13 @@ def main() -> None:
             **losses(model, held_out, given(kind)(model, held_out)),
             "seconds": statistics.fmean(point["seconds"] for point in curve),
         }
+        print(json.dumps(line), flush=True)
+    if arguments.then_free:
+        longer = replace(settings, steps=2 * arguments.steps, evaluate_every=50)
+        model, curve = train(
+            longer, arguments.seed, trees, plan_for=given(kinds["grammar"], arguments.steps)
+        )
+        line = {"trees": "grammar, then free", **losses(model, held_out, None), "curve": curve}
         print(json.dumps(line), flush=True)
 
 
