@@ -5,7 +5,8 @@
 Both models take the same contexts of whole sentences through forward, backward, clipping and AdamW,
 in turns within one run; the ratio is taken pair by pair. The GPT-2 has the generator's width and as
 many layers as the generator's type and token layers together (the paper's sizes). On one thread the
-time is that of the CPU, which waiting for other processes does not count in. Peak memory is that of
+time is that of the CPU, which waiting for other processes does not count in. Beside it stands the
+ratio of their arithmetic, which is the ratio of times at equal speed. Peak memory is that of
 processes of their own. Prints a table and one JSON line.
 """
 
@@ -23,6 +24,7 @@ from hardware import describe
 from stepping import Parts, Trainer, load_model_config, make_batch, partner
 
 from gpst.model import build_model
+from pipeline.flops import batch_flops
 
 MODELS = ("gpst", "gpst_recomputed", "gpt2")
 
@@ -57,6 +59,16 @@ def print_peak(args: argparse.Namespace) -> None:
         # Not ru_maxrss: a process inherits that of the one that started it.
         lines = Path("/proc/self/status").read_text().splitlines()
         print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20)
+
+
+def arithmetic_ratio(args: argparse.Namespace) -> float:
+    """GPST / GPT-2 in products' multiplications and additions: the ratio at equal speed."""
+    config = load_model_config(args.config, args.vocab_size, args.schedule)
+    batch = batch_of(args, args.repeat).to("cpu")
+    with torch.no_grad():
+        sizes = build_model(config)(batch, noise=1.0).sizes
+    own, theirs = batch_flops(config, batch, sizes), batch_flops(partner(config), batch, {})
+    return own.total / theirs.total
 
 
 def arguments() -> argparse.Namespace:
@@ -102,6 +114,7 @@ def main() -> None:
         "bf16": args.bf16,
         "checkpointing": args.checkpointing,
         "schedule": args.schedule or "of the config",
+        "arithmetic_ratio": round(arithmetic_ratio(args), 3),
         "ratio_median": round(statistics.median(ratios), 3),
         "ratio_spread": [round(min(ratios), 3), round(max(ratios), 3)],
         "gpst_tokens_per_s": round(args.tokens / statistics.median(totals["gpst"][1:]), 1),
@@ -124,7 +137,10 @@ def main() -> None:
         report["peak_gib"] = {name: round(gib, 2) for name, gib in memory.items()}
         report["memory_ratio"] = round(memory["gpst"] / memory["gpt2"], 3)
         report["memory_ratio_recomputed"] = round(memory["gpst_recomputed"] / memory["gpt2"], 3)
-    print(f"GPST / GPT-2: {report['ratio_median']} (from {min(ratios):.3f} to {max(ratios):.3f})")
+    print(
+        f"GPST / GPT-2: {report['ratio_median']} (from {min(ratios):.3f} to {max(ratios):.3f});"
+        f" arithmetic alone: {report['arithmetic_ratio']}"
+    )
     print(json.dumps(report))
 
 

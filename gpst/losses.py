@@ -80,11 +80,10 @@ class _VocabularyLoss(torch.autograd.Function):
             chunk = slice(start, start + rows)
             x, target = features[chunk], targets[chunk, None]
             logits = at_least_fp32(torch.mm(x, embedding.T, out=buffer[: len(x)]))
-            top, best = logits.max(1, keepdim=True)
-            own = logits.gather(1, target)
+            top, own = logits.amax(1, keepdim=True), logits.gather(1, target)
             slope = torch.softmax(logits, 1, out=logits)
             # The likeliest token has at least 1 / V of the mass, so that its logarithm is sound.
-            total += (top - slope.gather(1, best).log() - own).sum()
+            total += (top - slope.amax(1, keepdim=True).log() - own).sum()
             if to_features is None or to_embedding is None:
                 continue
             slope = slope.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
@@ -103,10 +102,11 @@ class _VocabularyLoss(torch.autograd.Function):
         (incoming,) = grad_outputs
         to_features, to_embedding = ctx.gradients
         ctx.gradients = None
-        incoming = incoming.to(to_embedding.dtype)
+        # In place: another V x H table costs as much in fresh pages as in arithmetic.
+        to_embedding = to_embedding.mul_(incoming.to(to_embedding.dtype))
         return (
             (to_features * incoming).to(to_features.dtype),
-            (to_embedding * incoming).to(ctx.dtype),
+            to_embedding.to(ctx.dtype),
             None,
             None,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -82,14 +83,16 @@ class GPST(nn.Module):
         if plan is None:
             plan = self.plan(batch, add_noise(scores.detach(), noise))
         plan = plan.to(batch.tokens.device, non_blocking=True)
-        embedded = self.embedding(batch.tokens)
+        # One look-up for both: each has a V x H table of its own as its gradient.
+        looked_up = self.embedding(F.pad(batch.tokens, (0, 1), value=self.config.bos_token_id))
+        embedded, bos = looked_up[:-1], looked_up[-1]
         recompute = "composition" in self.checkpointing
         chart = self._inside(plan, embedded, temperature, recompute)
         induced = decode(plan, chart.scores)
         outside_vectors = outside(plan, self.decomposition, chart.inside_ae, recompute)
         type_logits, features, types = self.generator(
             self._nodes(plan, induced, chart, embedded),
-            self.embedding.weight[self.config.bos_token_id],
+            bos,
             GeneratorLayout.of(batch),
             plan,
             induced,

@@ -1,7 +1,8 @@
 """Kernels under the models: fused forms for CPUs and GPUs, each with a plain PyTorch form.
 
-GPST_KERNELS chooses for the composition model: `torch`, `triton`, or `auto` (default), which takes
-Triton on a CUDA device once its kernels have agreed with PyTorch there on a small example.
+GPST_KERNELS chooses for the composition model: `torch`, `triton`, `numba`, or `auto` (default):
+Triton on a CUDA device once its kernels have agreed with PyTorch there on a small example; loops
+compiled by numba for fp32 on a CPU of one or two threads (they run on one; PyTorch's on all).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import functools
 import importlib.util
 import logging
 import os
+from types import ModuleType
 
 import torch
 
-CHOICES = ("auto", "torch", "triton")
+CHOICES = ("auto", "torch", "triton", "numba")
+_MOST_THREADS = 2
 
 
 def use_triton(x: torch.Tensor) -> bool:
@@ -22,21 +25,42 @@ def use_triton(x: torch.Tensor) -> bool:
     Raises:
         ValueError: GPST_KERNELS is none of the choices, or asks for a Triton that is not there.
     """
+    return _choice(x) == "triton"
+
+
+def fused_pieces(x: torch.Tensor) -> ModuleType | None:
+    """The module whose forms of a pair layer's pieces fit this tensor; None for PyTorch's.
+
+    Raises:
+        ValueError: as of `use_triton`.
+    """
+    choice = _choice(x)
+    return None if choice == "torch" else importlib.import_module(f"gpst.kernels.{choice}_pair")
+
+
+def _choice(x: torch.Tensor) -> str:
+    """torch, triton or numba."""
+    wish = os.environ.get("GPST_KERNELS", "auto")
     if x.dtype == torch.float64:
-        return False
-    return _decide(os.environ.get("GPST_KERNELS", "auto"), x.device)
+        return "torch"
+    fits_numba = x.dtype == torch.float32 and x.device.type == "cpu"
+    few_threads = torch.get_num_threads() <= _MOST_THREADS
+    return _decide(wish, x.device, fits_numba, few_threads)
 
 
 @functools.cache
-def _decide(choice: str, device: torch.device) -> bool:
-    if choice not in CHOICES:
-        raise ValueError(f"GPST_KERNELS={choice!r}: must be one of {', '.join(CHOICES)}")
+def _decide(wish: str, device: torch.device, fits_numba: bool, few_threads: bool) -> str:
+    if wish not in CHOICES:
+        raise ValueError(f"GPST_KERNELS={wish!r}: must be one of {', '.join(CHOICES)}")
     present = importlib.util.find_spec("triton") is not None
-    if choice == "triton":
-        if not present:
-            raise ValueError("GPST_KERNELS=triton: the package triton is not installed")
-        return True
-    return choice == "auto" and device.type == "cuda" and present and _agrees(device)
+    if wish == "triton" and not present:
+        raise ValueError("GPST_KERNELS=triton: the package triton is not installed")
+    on_gpu = wish == "auto" and device.type == "cuda" and present
+    if wish == "triton" or (on_gpu and _agrees(device)):
+        return "triton"
+    if fits_numba and (wish == "numba" or (wish == "auto" and few_threads)):
+        return "numba"
+    return "torch"
 
 
 def _agrees(device: torch.device) -> bool:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gpst.kernels import use_triton
+from gpst.kernels import fused_pieces, use_triton
 
 
 def pair_attention(
@@ -24,10 +24,8 @@ def pair_attention(
 
     Returns: (mixed values, weights on vector 0).
     """
-    if use_triton(packed):
-        from gpst.kernels import triton_pair
-
-        return triton_pair.pair_attention(packed, num_heads)
+    if fused := fused_pieces(packed):
+        return fused.pair_attention(packed, num_heads)
     query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
     logit = (query * (key[0] - key[1])).sum(-1).mul_(1.0 / math.sqrt(query.shape[-1]))
     weight = logit.sigmoid_()
@@ -41,10 +39,8 @@ def pair_attention_backward(
     weight: Float[Tensor, "2 E h"],
 ) -> Float[Tensor, "R 2 E D3"]:
     """Gradient of `packed` from that of the mixed values."""
-    if use_triton(gradient):
-        from gpst.kernels import triton_pair
-
-        return triton_pair.pair_attention_backward(gradient, packed, weight)
+    if fused := fused_pieces(gradient):
+        return fused.pair_attention_backward(gradient, packed, weight)
     num_heads = weight.shape[-1]
     query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
     into = gradient.new_empty(*gradient.shape[:-1], packed.shape[-1])
@@ -66,10 +62,8 @@ def add_norm(
     x: Float[Tensor, "M D"], y: Float[Tensor, "M D"]
 ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M 1"]]:
     """LayerNorm_0(x + y), and one over the standard deviation of x + y in fp32. May overwrite y."""
-    if use_triton(x):
-        from gpst.kernels import triton_pair
-
-        return triton_pair.add_norm(x, y)
+    if fused := fused_pieces(x):
+        return fused.add_norm(x, y)
     normed, _, inverse_std = torch.native_layer_norm(y.add_(x), x.shape[-1:], None, None, 1e-5)
     return normed, inverse_std.to(torch.promote_types(inverse_std.dtype, torch.float32))
 
@@ -80,10 +74,8 @@ def add_norm_backward(
     inverse_std: Float[Tensor, "M 1"],
 ) -> Float[Tensor, "R M D"]:
     """Gradient of x + y from that of LayerNorm_0(x + y)."""
-    if use_triton(gradient):
-        from gpst.kernels import triton_pair
-
-        return triton_pair.add_norm_backward(gradient, normed, inverse_std)
+    if fused := fused_pieces(gradient):
+        return fused.add_norm_backward(gradient, normed, inverse_std)
     mean = torch.zeros_like(inverse_std, dtype=normed.dtype)
     one = torch.ones_like(mean)
     into = torch.empty_like(gradient, memory_format=torch.contiguous_format)

@@ -1,4 +1,5 @@
-"""Triton's kernels against their PyTorch forms: on a GPU, else in Triton's interpreter."""
+"""Fused kernels against their PyTorch forms: numba's on the CPU; Triton's on a GPU, else in its
+interpreter."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gpst.chart.outside import outside
 from gpst.chart.plan import build_plan
 from gpst.composition import Composition, Decomposition
 from gpst.config import CompositionConfig
-from gpst.kernels import pair, use_triton
+from gpst.kernels import fused_pieces, pair, use_triton
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -26,10 +27,13 @@ def _decide_anew():
     gpst.kernels._decide.cache_clear()
 
 
-def both(monkeypatch, function):
-    """What the function gives with PyTorch's kernels and with Triton's."""
+HOMES = {"triton": DEVICE, "numba": torch.device("cpu")}
+
+
+def both(monkeypatch, fused, function):
+    """What the function gives with PyTorch's kernels and with fused ones."""
     results = []
-    for choice in ("torch", "triton"):
+    for choice in ("torch", fused):
         monkeypatch.setenv("GPST_KERNELS", choice)
         results.append(function())
     return results
@@ -41,14 +45,23 @@ def assert_near(ours, theirs, tolerance: float) -> None:
         torch.testing.assert_close(a.float(), b.float(), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 4e-2)])
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "tolerance"),
+    [
+        ("triton", torch.float32, 1e-5),
+        ("triton", torch.bfloat16, 4e-2),
+        ("numba", torch.float32, 1e-5),
+    ],
+)
 @pytest.mark.parametrize(("pairs", "heads", "width"), [(1, 1, 4), (19, 3, 5), (32, 2, 16)])
-def test_pieces_of_a_pair_layer(monkeypatch, dtype, tolerance, pairs, heads, width) -> None:
+def test_pieces_of_a_pair_layer(
+    monkeypatch, kernels, dtype, tolerance, pairs, heads, width
+) -> None:
     torch.manual_seed(0)
-    dim = heads * width
-    packed = torch.randn(2, pairs, 3 * dim, device=DEVICE).to(dtype)
-    gradient = torch.randn(2, 2, pairs, dim, device=DEVICE).to(dtype)
-    x, y = torch.randn(2, pairs, dim, device=DEVICE).to(dtype)
+    dim, device = heads * width, HOMES[kernels]
+    packed = torch.randn(2, pairs, 3 * dim, device=device).to(dtype)
+    gradient = torch.randn(2, 2, pairs, dim, device=device).to(dtype)
+    x, y = torch.randn(2, pairs, dim, device=device).to(dtype)
 
     def pieces():
         mixed, weight = pair.pair_attention(packed, heads)
@@ -64,24 +77,26 @@ def test_pieces_of_a_pair_layer(monkeypatch, dtype, tolerance, pairs, heads, wid
             pair.gelu_backward(gradient[0, :1].clone(), x),
         )
 
-    plain, fused = both(monkeypatch, pieces)
+    plain, fused = both(monkeypatch, kernels, pieces)
     assert_near(fused, plain, tolerance)
 
 
+@pytest.mark.parametrize("kernels", ["triton", "numba"])
 @pytest.mark.parametrize("window", [1, 2, 3])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_passes_over_the_chart(monkeypatch, window: int, temperature: float) -> None:
+def test_passes_over_the_chart(monkeypatch, kernels: str, window: int, temperature: float) -> None:
     """Values, gradients on both routes, weights and heights."""
     torch.manual_seed(0)
+    device = HOMES[kernels]
     config = CompositionConfig(
         dim=12, num_heads=3, ffn_dim=16, num_layers=2, score_dim=4, dropout=0.0, score_dropout=0.0
     )
-    composition, decomposition = Composition(config).to(DEVICE), Decomposition(config).to(DEVICE)
+    composition, decomposition = Composition(config).to(device), Decomposition(config).to(device)
     rng = np.random.default_rng(0)
-    plan = build_plan(rng.normal(size=16), np.array([1, 9, 6]), window).to(DEVICE)
-    leaves = torch.randn(16, 12, device=DEVICE, requires_grad=True)
+    plan = build_plan(rng.normal(size=16), np.array([1, 9, 6]), window).to(device)
+    leaves = torch.randn(16, 12, device=device, requires_grad=True)
     parameters = [*composition.parameters(), *decomposition.parameters()]
-    upstream = torch.randn(16, 12, device=DEVICE)
+    upstream = torch.randn(16, 12, device=device)
 
     def run():
         chart = inside(plan, composition, leaves, temperature)
@@ -90,7 +105,7 @@ def test_passes_over_the_chart(monkeypatch, window: int, temperature: float) -> 
         into = torch.autograd.grad(loss, [leaves, *parameters])
         return chart.inside_ae, chart.heights, chart.scores, chart.weights, rebuilt, *into
 
-    plain, fused = both(monkeypatch, run)
+    plain, fused = both(monkeypatch, kernels, run)
     assert_near(fused, plain, 2e-4)
 
 
@@ -100,9 +115,28 @@ def test_double_precision_stays_with_pytorch(monkeypatch) -> None:
     assert not use_triton(torch.zeros(1, device=DEVICE, dtype=torch.float64))
 
 
+def test_loops_on_one_thread_are_for_few_threads_and_single_precision(monkeypatch) -> None:
+    monkeypatch.delenv("GPST_KERNELS", raising=False)
+    threads = torch.get_num_threads()
+    found = {}
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for dtype in (torch.float32, torch.float64, torch.bfloat16):
+                module = fused_pieces(torch.zeros(1, dtype=dtype))
+                found[count, dtype] = module and module.__name__
+    finally:
+        torch.set_num_threads(threads)
+    ours = "gpst.kernels.numba_pair"
+    assert found.pop((1, torch.float32)) == found.pop((2, torch.float32)) == ours
+    assert set(found.values()) == {None}
+
+
 def test_an_unknown_choice_is_named(monkeypatch) -> None:
     monkeypatch.setenv("GPST_KERNELS", "cuda")
-    with pytest.raises(ValueError, match="GPST_KERNELS='cuda': must be one of auto, torch, triton"):
+    with pytest.raises(
+        ValueError, match="GPST_KERNELS='cuda': must be one of auto, torch, triton, numba"
+    ):
         use_triton(torch.zeros(1))
 
 
