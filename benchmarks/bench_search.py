@@ -54,8 +54,7 @@ def cloned(history: History) -> History:
     """A hypothesis' own keys and values."""
     own = copy.copy(history)
     own.past = history.past.clone()
-    own.keys = [keys.clone() for keys in history.keys]
-    own.values = [values.clone() for values in history.values]
+    own.caches = [cache.clone() for cache in history.caches]
     return own
 
 
@@ -67,8 +66,8 @@ class PlainLoop:
         self.zero = torch.zeros(1, 1, dtype=torch.int64)
 
     def _step(self, history: History, x: Tensor) -> Tensor:
-        out, slot = history.step(x.view(1, -1), self.zero, self.zero == 0)
-        history.select(self.zero, torch.full_like(self.zero, slot))
+        out, slots = history.step(x.view(1, -1), self.zero, self.zero == 0)
+        history.select(self.zero, slots)
         return out
 
     def _read(self, h: Hypothesis) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -74,48 +75,15 @@ class CausalBlock(nn.Module):
         return self._finish(x, causal_attention(self._packed_heads(x), rate))
 
     def step(
-        self,
-        x: Float[Tensor, "R D"],
-        keys: Float[Tensor, "C h capacity d"],
-        values: Float[Tensor, "C h capacity d"],
-        first: int,
-        mask: Float[Tensor, "C 1 F seen"],
-        places: Int64[Tensor, "R"],
-        counts: list[int] | None = None,
+        self, x: Float[Tensor, "R D"], attend: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "R D"]:
-        """Up to F more inputs a context, in slots first .. first+F-1 of the keys and values.
+        """More inputs of sequences whose past the caller keeps.
 
         Args:
-            mask: added to the attention's logits over slots 0 .. first+F-1 (= seen): 0 for the
-                slots in an input's past and for its own, minus infinity for the others.
-            places: of the inputs in the flat table of C x F.
-            counts: inputs of each context, which are its first ones in the table: attention then
-                goes context by context and leaves out the padding.
+            attend: (R, h, d) what the inputs attend to, from their queries, keys and values
+                (R, 3, h, d).
         """
-        contexts, width = mask.shape[0], mask.shape[2]
-        heads = self._packed_heads(x)
-        table = heads.new_zeros(contexts * width, *heads.shape[1:]).index_copy_(0, places, heads)
-        table = table.unflatten(0, (contexts, width))
-        query, key, value = table.permute(2, 0, 3, 1, 4).unbind(0)
-        last = first + width
-        keys[:, :, first:last] = key
-        values[:, :, first:last] = value
-        keys, values = keys[:, :, :last], values[:, :, :last]
-        if counts is None:
-            attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-            attended = attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
-            return self._finish(x, attended)
-        parts = [
-            F.scaled_dot_product_attention(
-                query[c : c + 1, :, :count],
-                keys[c : c + 1],
-                values[c : c + 1],
-                attn_mask=mask[c : c + 1, :, :count],
-            )[0]
-            for c, count in enumerate(counts)
-            if count
-        ]
-        return self._finish(x, torch.cat(parts, 1).transpose(0, 1))
+        return self._finish(x, attend(self._packed_heads(x)))
 
 
 class CausalStack(nn.Module):

@@ -8,7 +8,9 @@ from gpst.model import GPST
 from gpst.search.parse import TextResult, search_text
 from gpst.search.text import Context, Inner
 
-_CPU_ROWS, _GPU_ROWS = 512, 8192
+_CPU_ROWS, _GPU_ROWS = 1024, 8192
+_CPU_BYTES = 1 << 30
+"""Of keys and values of a batch; on a GPU it is the rows that count."""
 
 
 def batches(lengths: Sequence[int], max_items: int, even: bool = True) -> Iterator[list[int]]:
@@ -37,10 +39,12 @@ def search_batches(
 ) -> Iterator[tuple[list[int], list[TextResult]]]:
     """`search_text` for any number of contexts: numbers and results of a batch at a time."""
     on_cpu = model.embedding.weight.device.type == "cpu"
-    rows = _CPU_ROWS if on_cpu else _GPU_ROWS
+    most = (_CPU_ROWS if on_cpu else _GPU_ROWS) // beam
     lengths = [sum(len(sentence) for sentence in context) for context in contexts]
+    if on_cpu and lengths:
+        most = min(most, int(_CPU_BYTES / (max(lengths) * _bytes_of_token(model, beam))))
     # Nothing is padded on a CPU, and many rows make better use of the weights that are read.
-    for batch in batches(lengths, max(1, rows // beam), even=not on_cpu):
+    for batch in batches(lengths, max(1, most), even=not on_cpu):
         own = None if inner is None else [inner[k] for k in batch]
         results = search_text(
             model,
@@ -84,3 +88,11 @@ def search_texts(
         if on_done is not None:
             on_done(len(batch))
     return [found[k] for k in range(len(contexts))]
+
+
+def _bytes_of_token(model: GPST, beam: int) -> float:
+    """Of keys and values of a context, for each of its tokens."""
+    config = model.config
+    slot = 8 * config.hidden_dim * (config.num_type_layers + config.num_token_layers)
+    # Of a trained model 12 nodes a token stay in the pasts of 20 hypotheses.
+    return 0.6 * beam * slot

@@ -88,9 +88,8 @@ class Beam:
         top = self.top.gather(1, rows)
         node, vector, start, below = self._nodes(pending, words, top, valid)
         generator = self.model.generator
-        hidden, first = self._types.step(generator.input_at(node, words[valid]), rows, valid)
-        self._store(first, vector, valid, torch.stack((start, below, pending)))
-        slots = torch.arange(first, first + width, device=rows.device).expand_as(rows)
+        hidden, slots = self._types.step(generator.input_at(node, words[valid]), rows, valid)
+        self._store(slots, vector, valid, torch.stack((start, below, pending)))
         self.top.scatter_(1, rows, torch.where(valid, slots, top))
         log_p = self.log_p.gather(1, rows).masked_fill(~valid, -torch.inf)
         logits = generator.type_logits(hidden)
@@ -132,33 +131,39 @@ class Beam:
         return mixed, up if replaced is None else replaced.expand_as(up)
 
     def _store(
-        self, first: int, vector: Tensor, valid: Bool[Tensor, "C F"], integers: Tensor
+        self,
+        slots: Int64[Tensor, "C F"],
+        vector: Float[Tensor, "R D"],
+        valid: Bool[Tensor, "C F"],
+        integers: Int64[Tensor, "3 C F"],
     ) -> None:
-        last = first + valid.shape[1]
-        capacity = self._vectors.shape[1]
-        if last > capacity:
-            more = max(last, 2 * capacity) - capacity
+        more = self._types.capacity - self._vectors.shape[1]
+        if more > 0:
             self._vectors = F.pad(self._vectors, (0, 0, 0, more))
             self._integers = F.pad(self._integers, (0, more))
-        self._vectors[:, first:last][valid] = vector
-        self._integers[:, :, first:last] = integers
+        context, slot = valid.nonzero()[:, 0], slots[valid]
+        self._vectors[context, slot] = vector
+        self._integers[:, context, slot] = integers[:, valid]
 
     def token_features(
         self, reading: Reading, allowed: Bool[Tensor, "C F"]
     ) -> tuple[Float[Tensor, "M H"], Int64[Tensor, "C F"]]:
         """What the tied embedding is multiplied with, of the M allowed hypotheses in order, and
         the slots of the token layers; `allowed` are valid ones."""
-        hidden, first = self._tokens.step(
+        hidden, slots = self._tokens.step(
             reading.hidden[allowed[reading.valid]], reading.rows, allowed
         )
-        slots = torch.arange(first, first + allowed.shape[1], device=hidden.device)
-        return self.model.generator.token_features(hidden), slots.expand_as(reading.rows)
+        return self.model.generator.token_features(hidden), slots
 
     def token_log_p(
-        self, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
+        self,
+        features: Float[Tensor, "M H"],
+        tokens: Int64[Tensor, "M"],
+        least: Float[Tensor, "M"] | None = None,
     ) -> Float[Tensor, "M"]:
-        """log p(token) under GEN of one token a row, float64."""
-        return log_p_of(self.model, features, tokens)
+        """log p(token) under GEN of one token a row, float64; what is surely below `least` may be
+        minus infinity."""
+        return log_p_of(self.model, features, tokens, least)
 
     def unread(self, active: Bool[Tensor, "C b"]) -> Candidates:
         """The hypotheses that stay as they are: those that are not active."""
@@ -203,27 +208,24 @@ class Beam:
         self._tokens.forget(chosen)
 
     def tidy(self) -> None:
-        """Forgets nodes that are in no hypothesis' past, when that pays."""
-        if self._tokens.wants_compaction():
-            self._tokens.compact()
-        if not self._types.wants_compaction():
-            return
-        size = self._types.size
-        old = self._types.compact()
-        kept = old.shape[1]
-        new = torch.zeros(len(old), size, dtype=torch.int64, device=old.device)
-        new.scatter_(1, old, torch.arange(kept, device=old.device).expand_as(old))
-        dim = self._vectors.shape[2]
-        self._vectors[:, :kept] = self._vectors.gather(1, old.unsqueeze(2).expand(-1, -1, dim))
-        start, below, kind = (table.gather(1, old) for table in self._integers)
-        # What lies behind the live slots of a context may point anywhere.
-        below = new.gather(1, below.clamp_max(size - 1))
-        self._integers[:, :, :kept] = torch.stack((start, below, kind))
-        self.top = new.gather(1, self.top)
+        """Forgets nodes that are in no hypothesis' past, where that pays."""
+        for context in self._tokens.crowded():
+            self._tokens.compact(context)
+        for context in self._types.crowded():
+            size = self._types.sizes[context]
+            old = self._types.compact(context)
+            new = torch.zeros(size, dtype=torch.int64, device=old.device)
+            new[old] = torch.arange(len(old), device=old.device)
+            vectors, integers = self._vectors[context], self._integers[:, context]
+            vectors[: len(old)] = vectors[old]
+            start, below, kind = integers[:, old]
+            # What lies below a node is in the same pasts.
+            integers[:, : len(old)] = torch.stack((start, new[below], kind))
+            self.top[context] = new[self.top[context]]
 
     def actions(self, context: int, hypothesis: int) -> list[int]:
         """The actions of a hypothesis: tokens and COMP, the pending one included."""
-        past = self._types.past[context, hypothesis, : self._types.size]
+        past = self._types.past[context, hypothesis, : self._types.sizes[context]]
         kinds: np.ndarray = self._kind[context, : len(past)][past].cpu().numpy()
         read = [int(kind) for kind in kinds if kind != START]
         pending = int(self.pending[context, hypothesis])

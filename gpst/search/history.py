@@ -2,10 +2,13 @@
 
 The hypotheses of a context share most of their past, so every node's keys and values are kept once,
 in a slot of its context, and each hypothesis has a bit per slot that says whether the node is in
-its past. Keeping, dropping and doubling hypotheses moves bits only.
+its past. Keeping, dropping and doubling hypotheses moves bits only. Contexts fill their slots
+independently: each attends to as many as it has.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +18,71 @@ from torch import Tensor
 from gpst.layers import CausalBlock, CausalStack
 
 _ROOM = 64
-_FULL = 0.8
-"""Share of valid inputs from which on a CPU attends to all contexts at once."""
+_APART = ("cpu",)
+"""Devices on which every context attends by itself; elsewhere all do at once, in a padded table."""
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """One more input of R hypotheses, in the order of their contexts."""
+
+    places: Int64[Tensor, "R"]
+    """Of their slots in the flat table of C x capacity."""
+    mask: Float[Tensor, "R seen"]
+    """Added to the attention's logits: 0 for an input's past and itself, else minus infinity."""
+    counts: list[int]
+    """Inputs of each context."""
+    seen: list[int]
+    """Slots of each context, those of the inputs included."""
+    context: Int64[Tensor, "R"]
+    rank: Int64[Tensor, "R"]
+    """Number of an input among those of its context."""
+
+    def attend(
+        self, heads: Float[Tensor, "R 3 h d"], cache: Float[Tensor, "C capacity 2 h d"]
+    ) -> Float[Tensor, "R h d"]:
+        """Stores keys and values, and attends with the queries."""
+        cache.flatten(0, 1).index_copy_(0, self.places, heads[:, 1:])
+        query = heads[:, 0]
+        if len(query) == 0:
+            return query
+        apart = query.device.type in _APART
+        return self._apart(query, cache) if apart else self._at_once(query, cache)
+
+    def _apart(self, query: Tensor, cache: Tensor) -> Tensor:
+        found, first = [], 0
+        for own, count, seen in zip(cache, self.counts, self.seen, strict=True):
+            if count == 0:
+                continue
+            last = first + count
+            keys, values = own[:seen].permute(1, 2, 0, 3).unsqueeze(1)
+            part = F.scaled_dot_product_attention(
+                query[first:last].transpose(0, 1).unsqueeze(0),
+                keys,
+                values,
+                attn_mask=self.mask[first:last, :seen],
+            )
+            found.append(part[0].transpose(0, 1))
+            first = last
+        return torch.cat(found)
+
+    def _at_once(self, query: Tensor, cache: Tensor) -> Tensor:
+        at = (self.context, self.rank)
+        shape = (len(cache), max(self.counts))
+        table = query.new_zeros(*shape, *query.shape[1:])
+        table[at] = query
+        # Rows that only fill the table see everything: a row that sees nothing would be NaN.
+        mask = self.mask.new_zeros(*shape, self.mask.shape[1])
+        mask[at] = self.mask
+        keys, values = cache[:, : self.mask.shape[1]].permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(
+            table.transpose(1, 2), keys, values, attn_mask=mask.unsqueeze(1)
+        )
+        return found.transpose(1, 2)[at]
 
 
 class History:
-    """The past of C x b hypotheses in one stack of blocks; slots are in order of time.
+    """The past of C x b hypotheses in one stack of blocks; a context's slots are in order of time.
 
     Args:
         stack: the blocks.
@@ -31,94 +93,91 @@ class History:
 
     def __init__(self, stack: CausalStack, num_contexts: int, beam: int, like: Tensor):
         self.blocks = [block for block in stack.blocks if isinstance(block, CausalBlock)]
-        self.size = 0
-        """Slots in use."""
+        self.sizes = [0] * num_contexts
+        """Slots in use, for each context."""
         self.past: Bool[Tensor, "C b capacity"] = torch.zeros(
             num_contexts, beam, _ROOM, dtype=torch.bool, device=like.device
         )
-        shape = (num_contexts, stack.num_heads, _ROOM, like.shape[-1] // stack.num_heads)
-        self.keys = [like.new_zeros(shape) for _ in self.blocks]
-        self.values = [like.new_zeros(shape) for _ in self.blocks]
-        self._kept = 0
+        width = like.shape[-1] // stack.num_heads
+        shape = (num_contexts, _ROOM, 2, stack.num_heads, width)
+        self.caches = [like.new_zeros(shape) for _ in self.blocks]
+        """Keys and values of each block, (C, capacity, 2, h, d)."""
+        self._kept = [0] * num_contexts
+
+    @property
+    def capacity(self) -> int:
+        return self.past.shape[2]
 
     def step(
         self, x: Float[Tensor, "R D"], rows: Int64[Tensor, "C F"], valid: Bool[Tensor, "C F"]
-    ) -> tuple[Float[Tensor, "R D"], int]:
-        """Outputs for one more input of each of the hypotheses `rows`, and the first new slot.
+    ) -> tuple[Float[Tensor, "R D"], Int64[Tensor, "C F"]]:
+        """Outputs for one more input of each of the hypotheses `rows`, and the inputs' slots.
 
-        Input f of a context lies in slot first + f; it is in nobody's past until `select`.
+        An input is in nobody's past until `select`; the slot of one that is not valid is -1.
 
         Args:
-            x: of the R valid hypotheses, in order; only attention works on padded rows.
+            x: of the R valid hypotheses, in order.
         """
-        first, width = self.size, rows.shape[1]
-        self._reserve(first + width)
-        seen = _take(self.past[:, :, :first], rows)
-        own = torch.eye(width, dtype=torch.bool, device=x.device).expand(len(rows), width, width)
-        hidden = torch.cat((seen, own), 2).logical_not_()
-        mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
-        mask = mask.masked_fill_(hidden, -torch.inf).unsqueeze(1)
-        places = valid.flatten().nonzero().squeeze(1)
-        counts = None
-        if (
-            x.device.type == "cpu"
-            and 0 < len(places) < _FULL * valid.numel()
-            and bool((valid[:, 1:] <= valid[:, :-1]).all())
-        ):
-            counts = valid.sum(1).tolist()
-        for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
-            x = block.step(x, keys, values, first, mask, places, counts)
-        self.size = first + width
-        return x, first
+        counts: list[int] = valid.sum(1).tolist()
+        seen = [size + count for size, count in zip(self.sizes, counts, strict=True)]
+        self._reserve(max(seen))
+        context, column = valid.nonzero().unbind(1)
+        rank = (valid.cumsum(1) - 1)[context, column]
+        slot = torch.tensor(self.sizes, device=x.device)[context] + rank
+        visible = self.past[context, rows[context, column], : max(seen)]
+        visible.scatter_(1, slot.unsqueeze(1), True)
+        mask = x.new_zeros(visible.shape).masked_fill_(visible.logical_not_(), -torch.inf)
+        places = context * self.capacity + slot
+        inputs = _Inputs(places, mask, counts, seen, context, rank)
+        for block, cache in zip(self.blocks, self.caches, strict=True):
+            x = block.step(x, lambda heads, own=cache: inputs.attend(heads, own))
+        self.sizes = seen
+        slots = torch.full_like(rows, -1)
+        slots[context, column] = slot
+        return x, slots
 
     def select(self, parents: Int64[Tensor, "C b"], slots: Int64[Tensor, "C b"]) -> None:
         """Hypothesis h becomes the former parents[h], with slots[h] (if not -1) in its past."""
-        past = _take(self.past[:, :, : self.size], parents)
-        if self.size:
+        size = max(self.sizes)
+        past = _take(self.past[:, :, :size], parents)
+        if size:
             at = slots.clamp_min(0).unsqueeze(2)
             past.scatter_(2, at, past.gather(2, at) | (slots >= 0).unsqueeze(2))
         if past.shape[1] == self.past.shape[1]:
-            self.past[:, :, : self.size] = past
+            self.past[:, :, :size] = past
         else:
-            self.past = F.pad(past, (0, self.past.shape[2] - self.size))
+            self.past = F.pad(past, (0, self.capacity - size))
 
     def forget(self, kept: Bool[Tensor, "C b"]) -> None:
         """Hypotheses that are not kept have no past any more."""
         self.past &= kept.unsqueeze(2)
 
-    def wants_compaction(self) -> bool:
-        """Whether slots outside every past may be so many that dropping them pays."""
-        return self.size > 1.5 * self._kept + 2 * self.past.shape[1]
+    def crowded(self) -> list[int]:
+        """Contexts of which so many slots may be outside every past that dropping them pays."""
+        spare = 2 * self.past.shape[1]
+        sizes = zip(self.sizes, self._kept, strict=True)
+        return [c for c, (size, kept) in enumerate(sizes) if size > 1.5 * kept + spare]
 
-    def compact(self) -> Int64[Tensor, "C kept"]:
-        """Drops the slots that are in nobody's past, and returns where the others were.
-
-        A context with fewer slots than the fullest one gets some dropped ones at the end, which
-        stay in nobody's past.
-        """
-        alive = self.past[:, :, : self.size].any(1)
-        kept = int(alive.sum(1).max())
-        # A stable sort keeps the order of time.
-        old = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :kept]
-        wide = old[:, None, :, None]
-        for buffers in (self.keys, self.values):
-            for buffer in buffers:
-                shape = (-1, buffer.shape[1], -1, buffer.shape[3])
-                buffer[:, :, :kept] = buffer.gather(2, wide.expand(shape))
-        past = self.past.gather(2, old.unsqueeze(1).expand(-1, self.past.shape[1], -1))
-        self.past.zero_()
-        self.past[:, :, :kept] = past
-        self.size = self._kept = kept
+    def compact(self, context: int) -> Int64[Tensor, "kept"]:
+        """Drops the slots that are in nobody's past, and returns where the others were."""
+        size = self.sizes[context]
+        past = self.past[context, :, :size]
+        old = past.any(0).nonzero().squeeze(1)
+        kept = len(old)
+        for cache in self.caches:
+            cache[context, :kept] = cache[context].index_select(0, old)
+        moved = past.index_select(1, old)
+        past.zero_()
+        past[:, :kept] = moved
+        self.sizes[context] = self._kept[context] = kept
         return old
 
     def _reserve(self, size: int) -> None:
-        capacity = self.past.shape[2]
-        if size <= capacity:
+        if size <= self.capacity:
             return
-        more = max(size, 2 * capacity) - capacity
+        more = max(size, 2 * self.capacity) - self.capacity
         self.past = F.pad(self.past, (0, more))
-        self.keys = [F.pad(buffer, (0, 0, 0, more)) for buffer in self.keys]
-        self.values = [F.pad(buffer, (0, 0, 0, more)) for buffer in self.values]
+        self.caches = [F.pad(cache, (0, 0, 0, 0, 0, 0, 0, more)) for cache in self.caches]
 
 
 def _take(table: Tensor, rows: Int64[Tensor, "C F"]) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gpst.mode import evaluating
@@ -124,27 +124,52 @@ class _TextSearch:
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
         self.written: Float[Tensor, "C"] = torch.full_like(self.beam.log_p[:, 0], -torch.inf)
-        """Log of the mass of all hypotheses that wrote the token of this phase, kept or not."""
+        """Log of the mass of all hypotheses that wrote the token of a phase, kept or not."""
+        self.counts_dropped = False
+        """Whether the mass of what is dropped is asked for."""
 
     def run(self, close: bool, histories: int | None) -> Float[Tensor, "C words"]:
-        """Token by token; returns the log of the sum over the beam after each phase."""
-        prefixes = []
-        longest = int(self.tables.lengths.max())
-        for words in range(1, longest + 2 if close else longest + 1):
-            self.written = torch.full_like(self.beam.log_p[:, 0], -torch.inf)
-            active = self._unfinished()
-            while bool(active.any()):
-                self._expand(active)
-                active = self._unfinished() & (self.beam.pending == COMP)
+        """Token by token; returns the log of the sum over the beam after each phase.
+
+        A context's phase is over when none of its hypotheses ends in COMP; contexts do not wait
+        for each other.
+
+        Args:
+            close: go on until the last sentences are one constituent.
+        """
+        lengths = self.tables.lengths
+        phase = torch.zeros_like(lengths)
+        log_p = self.beam.log_p
+        prefixes = log_p.new_full((len(lengths), int(lengths.max()) + 1), -torch.inf)
+        self.counts_dropped = histories is not None
+        while True:
+            unfinished = self._unfinished()
+            going = unfinished & (self.beam.pending == COMP)
+            over = ~going.any(1)
             if histories is not None:
-                self.beam.rescale(self.written)
-            if histories is not None and words <= longest:
-                opens = self.tables.opens[:, words]
-                if bool(opens.any()):
-                    self.beam.merge_histories(opens, histories)
+                self._pass_on(over, phase, histories)
+            sums = self.beam.log_p.logsumexp(1, keepdim=True)
+            at = phase.minimum(lengths).unsqueeze(1)
+            now = over & (phase <= lengths)
+            prefixes.scatter_(1, at, torch.where(now.unsqueeze(1), sums, prefixes.gather(1, at)))
+            phase += over
+            self.written = self.written.masked_fill(over, -torch.inf)
+            active = torch.where(over.unsqueeze(1), unfinished, going)
+            active &= (phase <= (lengths + 1 if close else lengths)).unsqueeze(1)
+            if not bool(active.any()):
+                return prefixes[:, 1:]
+            self._expand(active)
             self.beam.tidy()
-            prefixes.append(self.beam.log_p.logsumexp(1))
-        return torch.stack(prefixes, 1)
+
+    def _pass_on(self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], histories: int) -> None:
+        """At the end of a phase what was dropped leaves its weight, at the first token of a further
+        sentence few hypotheses that of all."""
+        self.beam.rescale(self.written.masked_fill(~over, -torch.inf))
+        width = self.tables.opens.shape[1]
+        opens = self.tables.opens.gather(1, phase.clamp_max(width - 1).unsqueeze(1)).squeeze(1)
+        opens &= over & (phase <= self.tables.lengths)
+        if bool(opens.any()):
+            self.beam.merge_histories(opens, histories)
 
     def run_by_action(self) -> None:
         """All hypotheses grow by one action at a time."""
@@ -163,20 +188,34 @@ class _TextSearch:
         beam, tables = self.beam, self.tables
         reading = beam.read(active)
         comp = reading.start > tables.comp_limit.gather(1, reading.words)
-        candidates = [beam.unread(active), reading.comp(comp & reading.valid)]
+        known = Candidates.joined([beam.unread(active), reading.comp(comp & reading.valid)])
         gen = reading.start <= tables.gen_limit.gather(1, reading.words)
         gen &= reading.valid
+        least = None
+        if not self.counts_dropped:
+            # A score only falls: below the last one that is kept without GEN, GEN has no chance.
+            least = known.log_p.topk(self.size, dim=1).values[:, -1:]
+            gen &= reading.log_p + reading.gen_log_p >= least
         if bool(gen.any()):
-            candidates.append(self._gen(reading, gen))
-        beam.keep_best(Candidates.joined(candidates), self.size)
+            known = Candidates.joined([known, self._gen(reading, gen, least)])
+        beam.keep_best(known, self.size)
 
-    def _gen(self, reading: Reading, allowed: Bool[Tensor, "C F"]) -> Candidates:
+    def _gen(
+        self,
+        reading: Reading,
+        allowed: Bool[Tensor, "C F"],
+        least: Float[Tensor, "C 1"] | None,
+    ) -> Candidates:
+        """Args: least: candidates below this score may be left out."""
         features, slots = self.beam.token_features(reading, allowed)
         tokens = self.tables.next_token.gather(1, reading.words)
+        before = reading.log_p + reading.gen_log_p
+        needed = None if least is None else (least - before)[allowed]
         log_p = torch.full_like(reading.log_p, -torch.inf)
-        found = self.beam.token_log_p(features, tokens[allowed])
-        log_p[allowed] = found + (reading.log_p + reading.gen_log_p)[allowed]
-        self.written = torch.logaddexp(self.written, log_p.logsumexp(1))
+        found = self.beam.token_log_p(features, tokens[allowed], needed)
+        log_p[allowed] = found + before[allowed]
+        if self.counts_dropped:
+            self.written = torch.logaddexp(self.written, log_p.logsumexp(1))
         return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)
 
     def results(

@@ -1,12 +1,15 @@
 """Search with matrix products in half precision, against fp32, and log p from tiles."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.model import GPST
-from gpst.search.half import HalfLinear, multiply_in
+from gpst.search.half import multiply_in
+from gpst.search.packed import PackedLinear, Product
 from gpst.search.parse import search_text
 from gpst.search.vocabulary import log_p_of
 
@@ -40,11 +43,10 @@ def test_bf16_gives_nearly_the_probabilities_of_fp32():
     contexts = [[rng.integers(0, 50, n).tolist()] for n in (5, 9, 14)]
     model = small_model()
     before = search_text(model, contexts, beam=300)
-    assert multiply_in(model, "fp32") is model
     names = set(model.state_dict())
     half = multiply_in(model, "bf16")
     assert set(half.state_dict()) == names
-    products = [m for m in half.generator.type_layers.modules() if isinstance(m, HalfLinear)]
+    products = [m for m in half.generator.type_layers.modules() if isinstance(m, PackedLinear)]
     assert len(products) == 2 * 4
     assert {m.weight.dtype for m in products} == {torch.bfloat16}
     assert half.generator.type_head.out.weight.dtype == torch.float32
@@ -55,6 +57,40 @@ def test_bf16_gives_nearly_the_probabilities_of_fp32():
         gap = np.abs(one.prefix_log_p - other.prefix_log_p)
         assert gap.max() < 0.02 * len(gap)
         assert gap.max() > 0  # it is another precision
+
+
+def test_packed_products_are_those_of_the_weights_they_have_now():
+    torch.manual_seed(2)
+    layer = torch.nn.Linear(64, 96)
+    packed, x = PackedLinear(layer), torch.randn(3, 5, 64)
+    assert packed.weight is layer.weight
+    for _ in range(2):
+        with torch.no_grad():
+            assert torch.allclose(packed(x), layer(x), atol=1e-5)
+            assert packed._product._packed is not None
+            assert packed(x[:0]).shape == (0, 5, 96)
+            assert torch.allclose(copy.deepcopy(packed)(x), layer(x), atol=1e-5)
+            layer.weight.mul_(-2.0)  # as an optimizer or a loaded checkpoint would
+    packed(x).sum().backward()  # with gradients it is a plain layer
+    assert layer.weight.grad is not None
+
+
+def test_a_prepared_model_searches_as_before():
+    rng = np.random.default_rng(1)
+    contexts = [[rng.integers(0, 5000, n).tolist()] for n in (5, 9, 14)]
+    model = small_model(5000)
+    before = search_text(model, contexts, beam=20)
+    prepared = multiply_in(model, "fp32")
+    assert prepared is model
+    kinds = [type(m) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    assert kinds.count(PackedLinear) == 2 * 4 + 2 * 4 + 2 + 5
+    for one, other in zip(before, search_text(model, contexts, beam=20), strict=True):
+        assert one.parses[0].trees == other.parses[0].trees
+        assert one.prefix_log_p == pytest.approx(other.prefix_log_p, abs=1e-5, rel=1e-6)
+    assert all(isinstance(product, Product) for product in model.search_products)
+    double = multiply_in(small_model().double(), "fp32")
+    assert {p.dtype for p in double.parameters()} == {torch.float64}
+    assert search_text(double, [[[1, 2, 3]]])[0].log_p < 0
 
 
 def test_another_dtype_is_named():

@@ -11,7 +11,7 @@ from gpst.search.parse import search_text
 from gpst.tree import Tree
 
 CONTEXT = [[1, 2, 3, 4, 1], [5], [2, 3]]
-HUGE = 200
+HUGE = 300
 
 
 def sequence(trees: list[Tree], context: list[list[int]]) -> tuple[int, ...]:
@@ -114,8 +114,8 @@ def test_attention_by_contexts_gives_what_padded_attention_gives(tiny, monkeypat
     rng = np.random.default_rng(3)
     contexts = [[rng.integers(0, 6, n).tolist()] for n in (4, 11, 19, 26)]
     found = []
-    for full in (0.0, 2.0):  # never, and always but where tokens are not allowed to all
-        monkeypatch.setattr("gpst.search.history._FULL", full)
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr("gpst.search.history._APART", devices)
         found.append(search_text(model, contexts, beam=5))
     for padded, apart in zip(*found, strict=True):
         assert padded.parses[0].trees == apart.parses[0].trees

@@ -1,0 +1,166 @@
+"""The search leaves out work, but nothing of its result: against its definition, and uncached."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gpst.search import batches
+from gpst.search.beam import Beam
+from gpst.search.candidates import COMP
+from gpst.search.parse import search_text
+from gpst.search.vocabulary import log_p_of
+
+
+def plain_search(oracle, sentence: list[int], beam: int) -> tuple[list[float], dict]:
+    """Design section 6 word for word: prefixes, and the hypotheses at the end with their log p."""
+    known: dict[tuple[int, ...], float] = {}
+
+    def log_p(actions: tuple[int, ...]) -> float:
+        if actions not in known:
+            known[actions] = oracle.log_p(actions)
+        return known[actions]
+
+    def height(actions: tuple[int, ...]) -> int:
+        return sum(-1 if action == COMP else 1 for action in actions)
+
+    kept: list[tuple[int, ...]] = [()]
+    prefixes = []
+    for token in [*sentence, None]:
+        going, done = kept, []
+        while going:
+            pool = list(done)
+            for actions in going:
+                if height(actions) > 1:
+                    pool.append((*actions, COMP))
+                if token is not None:
+                    pool.append((*actions, token))
+            kept = sorted(pool, key=lambda actions: -log_p(actions))[:beam]
+            closed = {a for a in kept if token is None and height(a) == 1}
+            going = [a for a in kept if a[-1] == COMP and a not in closed]
+            done = [a for a in kept if a not in going]
+        kept = done
+        prefixes.append(math.log(sum(math.exp(log_p(actions)) for actions in kept)))
+    return prefixes[:-1], {actions: log_p(actions) for actions in kept}
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 7])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_small_beam_keeps_what_the_definition_keeps(tiny, oracle_of, beam, seed):
+    model = tiny(seed)
+    rng = np.random.default_rng(seed)
+    sentences = [rng.integers(0, 6, n).tolist() for n in (7, 3, 5)]
+    # A batch of different lengths, so that contexts are at different words at a time.
+    together = search_text(model, [[sentence] for sentence in sentences], beam=beam, num_best=beam)
+    for sentence, result in zip(sentences, together, strict=True):
+        prefixes, kept = plain_search(oracle_of(model), sentence, beam)
+        assert result.prefix_log_p == pytest.approx(prefixes, abs=1e-5)
+        expected = sorted(kept.values(), reverse=True)
+        assert [parse.log_p for parse in result.parses] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "spread"), [(torch.float64, 6.0), (torch.float32, 2.0)])
+def test_cached_logits_are_those_of_an_uncached_pass(tiny, monkeypatch, dtype, spread):
+    model = tiny(3, spread).to(dtype)
+    tokens = np.random.default_rng(2).integers(0, 6, 30).tolist()
+    seen: list[tuple[tuple[int, ...], torch.Tensor, torch.Tensor]] = []
+    read, written = Beam.read, Beam.token_features
+
+    def reading(beam, active):
+        before = [tuple(beam.actions(0, row)) for row in range(beam.log_p.shape[1])]
+        found = read(beam, active)
+        beam.read_now = [before[row] for row in found.rows[0][found.valid[0]].tolist()]
+        return found
+
+    def features(beam, found, allowed):
+        values, slots = written(beam, found, allowed)
+        types = torch.stack((found.gen_log_p, found.comp_log_p), -1)[allowed]
+        own = [a for a, yes in zip(beam.read_now, allowed[0].tolist(), strict=True) if yes]
+        seen.extend(zip(own, types, values @ model.embedding.weight.T, strict=True))
+        return values, slots
+
+    monkeypatch.setattr(Beam, "read", reading)
+    monkeypatch.setattr(Beam, "token_features", features)
+    search_text(model, [[tokens]], beam=4)
+    assert len(seen) > 150
+    for actions, types, logits in seen[::7]:
+        expected_types, expected_logits = uncached(model, actions)
+        assert torch.allclose(types.double(), expected_types.double(), atol=1e-5)
+        assert torch.allclose(logits, expected_logits, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def uncached(model, actions: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """log p of (GEN, COMP) and the logits of the token after the actions, by one whole pass."""
+    generator, stack, words = model.generator, [], 0
+    inputs = [model.embedding.weight[0] + generator.position.weight[0]]
+    for action in actions:
+        if action == COMP:
+            right, left = stack.pop(), stack.pop()
+            vector = model.composition(left[None], right[None])[0][0]
+            stack.append(F.layer_norm(vector, vector.shape))
+            node = model.scaling.up(stack[-1])
+        else:
+            node = model.embedding.weight[action]
+            stack.append(model.scaling.down(node))
+            words += 1
+        inputs.append(node + generator.position.weight[words])
+    hidden = generator.type_layers(torch.stack(inputs)[None])[0]
+    gens = [t for t, action in enumerate(actions) if action != COMP] + [len(actions)]
+    features = generator.token_features(generator.token_layers(hidden[gens][None])[0, -1])
+    types = F.log_softmax(generator.type_logits(hidden[-1]), -1)
+    return types, features @ model.embedding.weight.T
+
+
+def test_a_bounded_row_is_right_or_surely_below_its_bound(tiny):
+    model = tiny(vocab_size=9000)  # two whole tiles and a part
+    torch.manual_seed(0)
+    features = torch.randn(40, 16, dtype=torch.float64)
+    tokens = torch.randint(0, 9000, (40,))
+    exact = log_p_of(model, features, tokens)
+    least = exact + torch.linspace(-3, 3, 40)
+    found = log_p_of(model, features, tokens, least)
+    kept = found > -torch.inf
+    assert torch.equal(found[kept], exact[kept])
+    assert bool((exact[~kept] < least[~kept]).all())
+    assert bool(kept[exact >= least].all())
+    assert int((~kept).sum()) > 5  # and it saves something
+    nothing = log_p_of(model, features, tokens, torch.full_like(least, 1.0))
+    assert bool((nothing == -torch.inf).all())
+
+
+def test_bounds_change_no_result(tiny, monkeypatch):
+    model = tiny(5, vocab_size=9000)
+    rng = np.random.default_rng(1)
+    contexts = [[rng.integers(0, 9000, n).tolist()] for n in (4, 12, 25)]
+    bounded = search_text(model, contexts, beam=4, num_best=4)
+    rows: list[int] = []
+
+    def whole(model, features, tokens, least=None):
+        rows.append(len(features))
+        return log_p_of(model, features, tokens)
+
+    monkeypatch.setattr("gpst.search.beam.log_p_of", whole)
+    for found, expected in zip(
+        bounded, search_text(model, contexts, beam=4, num_best=4), strict=True
+    ):
+        assert found.parses == expected.parses
+        assert found.prefix_log_p == pytest.approx(expected.prefix_log_p, abs=1e-12)
+    assert sum(rows) > 0
+
+
+def test_batches_of_unlike_lengths_give_what_even_ones_give(tiny, monkeypatch):
+    model = tiny(6)
+    rng = np.random.default_rng(4)
+    contexts = [[rng.integers(0, 6, n).tolist()] for n in (1, 9, 3, 12)]
+    found = batches.search_texts(model, contexts, beam=3)
+    assert list(batches.batches([1, 9, 3, 12], 9, even=False)) == [[3, 1, 2, 0]]
+    monkeypatch.setattr(batches, "_CPU_ROWS", 3)
+    alone = batches.search_texts(model, contexts, beam=3)
+    for one, other in zip(found, alone, strict=True):
+        assert one.parses[0].trees == other.parses[0].trees
+        assert one.prefix_log_p == pytest.approx(other.prefix_log_p, abs=1e-9)
