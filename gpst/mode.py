@@ -1,9 +1,11 @@
-"""Training and evaluation mode."""
+"""Modes of models: training or evaluation, and made without values."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 
 @contextmanager
@@ -15,3 +17,27 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+class _WithoutInit(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **kwargs or {})
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Inside, the parameters of new models hold anything: models to be counted or loaded.
+
+    It is quick, and memory is taken only where values are set. The meta device would take none, but
+    import torch's compiler (seconds).
+    """
+    with _WithoutInit():
+        yield

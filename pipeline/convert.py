@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -75,9 +74,6 @@ def main(argv: Sequence[str]) -> int:
         options = _parser().parse_args(argv)
         options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has seen enough (| head); Python must not write to the pipe when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except BaseException as error:
         return report(error, "convert")
     return 0

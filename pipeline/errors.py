@@ -4,6 +4,7 @@ Anything else that escapes is a fault of this program and keeps its traceback.
 """
 
 import errno
+import os
 import sys
 from typing import TextIO
 
@@ -79,9 +80,15 @@ def explain(error: BaseException) -> tuple[str, int] | None:
 def report(error: BaseException, program: str = "pipeline", stream: TextIO | None = None) -> int:
     """Writes the error's one line to `stream` (standard error) and returns its exit code.
 
+    A reader of our output that has seen enough (`| head`) is no failure.
+
     Raises:
         the error itself, when it is not one that a user can act on.
     """
+    if isinstance(error, BrokenPipeError):
+        # Nothing may be written to the pipe when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     explained = explain(error)
     if explained is None:
         raise error

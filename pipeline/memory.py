@@ -6,11 +6,12 @@ import os
 from dataclasses import dataclass, replace
 
 import torch
-from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from torch import nn
 
 from gpst.batch import ContextBatch
 from gpst.config import ModelConfig
 from gpst.layers import CausalBlock
+from gpst.mode import without_values
 from gpst.model import build_model
 from pipeline.activations import BYTES, activation_bytes
 from pipeline.config import RunConfig
@@ -61,16 +62,24 @@ class RankMemory:
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """Counts a model's parameters; no memory is taken."""
-    with torch.device("meta"):
+    """Counts a model's parameters; next to no memory is taken."""
+    with torch.device("cpu" if config.kind == "gpst" else "meta"), without_values():
         model = build_model(config)
     blocks = {
         id(parameter): parameter.numel()
         for module in model.modules()
-        if isinstance(module, (CausalBlock, GPT2Block))
+        if isinstance(module, _block_type(config))
         for parameter in module.parameters()
     }
     return ModelSize(sum(p.numel() for p in model.parameters()), sum(blocks.values()))
+
+
+def _block_type(config: ModelConfig) -> type[nn.Module]:
+    if config.kind == "gpst":
+        return CausalBlock
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Block  # takes seconds
+
+    return GPT2Block
 
 
 def state_memory(config: RunConfig, size: ModelSize, world_size: int, stage: int) -> RankMemory:

@@ -14,12 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from gpst.layers import CausalBlock
 from pipeline.errors import TrainingError
-
-_FETCHED = (CausalBlock, GPT2Block)
 
 
 class Residents:
@@ -30,8 +27,11 @@ class Residents:
     """
 
     def __init__(self, raw: Any) -> None:
+        from transformers.models.gpt2.modeling_gpt2 import GPT2Block  # takes seconds
+
         root: nn.Module = raw.module
-        blocks = [module for module in root.modules() if isinstance(module, _FETCHED)]
+        fetched = (CausalBlock, GPT2Block)
+        blocks = [module for module in root.modules() if isinstance(module, fetched)]
         self._fetched = {module for block in blocks for module in block.modules()}
         in_blocks = {id(p) for block in blocks for p in block.parameters()}
         for module in root.modules():

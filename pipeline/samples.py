@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import nn
 
-from gpst.baseline import GPT2Baseline
 from gpst.batch import ContextBatch
 from gpst.hf.codec import Codec
 from gpst.mode import evaluating
@@ -23,6 +22,9 @@ from gpst.search.generate import generate
 from gpst.search.sampling import Sampling, drawn_from
 from gpst.tree import Tree
 from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpst.baseline import GPT2Baseline  # transformers takes seconds to import
 
 _PROMPT_BEAM = 5
 _SEED = 0
@@ -199,6 +201,8 @@ class FixedSentences:
                 beam=_PROMPT_BEAM,
             )
             return one.tokens
+        from gpst.baseline import GPT2Baseline
+
         if isinstance(model, GPT2Baseline):
             flat = [token for sentence in prompt for token in sentence]
             return _continued_by_gpt2(model, flat, count, sampling, device)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -56,10 +55,10 @@ class ModelFolder:
 
     def model(self) -> nn.Module:
         """The core model (GPST or the GPT-2 baseline) in evaluation mode."""
+        from gpst.mode import without_values
         from gpst.model import build_model
 
-        # GPT-2's own buffers need a real device.
-        with torch.device("meta" if isinstance(self.config, GPSTConfig) else "cpu"):
+        with without_values():
             model = build_model(self.config)
         weights = self.weights()
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -43,10 +42,8 @@ def run_task(
     try:
         options = parser.parse_args(sys.argv[1:] if argv is None else argv)
         be_quiet(options.quiet)
-        return run(options)
-    except BrokenPipeError:
-        # Who reads the table has had enough; nothing may be written when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        code = run(options)
+        sys.stdout.flush()
+        return code
     except BaseException as error:
         return report(error, name)

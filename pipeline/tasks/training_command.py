@@ -79,22 +79,21 @@ class TrainingCommand(Generic[C, P]):
                 if os.environ.get("RANK", "0") == "0":
                     print(text, end="", flush=True)
                 return 0
+            if arguments.dry_run:
+                return self._dry_run(arguments)
         except PipelineError as error:
             if _is_alone():
                 return report(error, self.name)
             # Of several ranks the first says it below, so that one line appears.
+        except BrokenPipeError as error:
+            return report(error, self.name)
         from pipeline.world import launch
 
         plans: list[P] = []
 
-        def prepare(placement: Placement) -> int | None:
+        def prepare(placement: Placement) -> None:
             arguments = self._parser().parse_intermixed_args(argv)
-            if arguments.dry_run:
-                check = self.check_dry or self.check
-                print(check(self._load(arguments), placement.size).describe(), flush=True)
-                return 0
             plans.append(self.check(self._load(arguments), placement.size))
-            return None
 
         def body(world: World) -> int:
             if plans:
@@ -103,6 +102,17 @@ class TrainingCommand(Generic[C, P]):
             return self.run(self.check(self._load(arguments), world.size), world)
 
         return launch(prepare, body, self.name)
+
+    def _dry_run(self, arguments: Namespace) -> int:
+        """The first rank knows how many there are, and plans without meeting the others."""
+        try:
+            placement = find_placement(os.environ)
+            if placement.rank == 0:
+                check = self.check_dry or self.check
+                print(check(self._load(arguments), placement.size).describe(), flush=True)
+            return 0
+        except (Exception, KeyboardInterrupt) as error:
+            return report(error, self.name)
 
     def _parser(self) -> ArgumentParser:
         parser = Parser(

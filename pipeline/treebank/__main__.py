@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
-from pipeline.errors import PipelineError, report
+from pipeline.errors import report
 from pipeline.treebank.read import read_trees
 from pipeline.treebank.tree import GoldTree
 
@@ -39,10 +39,9 @@ def main(argv: Sequence[str]) -> int:
                 tree = tree.lower()
             if tree.words:
                 print(_FORMS[arguments.to](tree))
-    except PipelineError as error:
+        sys.stdout.flush()
+    except BaseException as error:
         return report(error, "treebank")
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has had enough
     return 0
 
 

@@ -1,6 +1,8 @@
 """The commands on exported models, started as a user starts them, from another folder."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,39 @@ def test_scripts_are_short_and_executable():
         script = LAUNCH / f"{name}.sh"
         assert script.stat().st_mode & 0o111
         assert len(script.read_text().splitlines()) < 60
+
+
+DEMO = LAUNCH.parent / "configs" / "run" / "demo.yaml"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [LAUNCH / "pretrain.sh", "--config", DEMO, "--print-config"],
+        ["-m", "pipeline.treebank", "trees"],
+    ],
+)
+def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path, command):
+    (tmp_path / "trees").write_text("(S (NP (PRP He)) (VP (VBD slept)))\n" * 9)
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(LAUNCH.parent)},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.close()
+        _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+
+
+def test_a_dry_run_does_not_import_what_takes_seconds(tmp_path):
+    start = ["pretrain", "--config", str(DEMO), f"run_dir={tmp_path}/run", "--dry-run"]
+    code = (
+        f"import sys; from pipeline.__main__ import main; main({start}); "
+        "sys.exit(str({'transformers', 'torch._dynamo', 'deepspeed'} & {*sys.modules}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(LAUNCH.parent), "DS_ACCELERATOR": "cpu"},
+    )  # fmt: skip
+    assert found.stdout.startswith("model        gpst, ")
+    assert found.stderr.strip() == "set()"
