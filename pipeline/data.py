@@ -60,8 +60,9 @@ class ContextSource:
         for part in self._parts:
             if not len(part.table):
                 raise DataError(
-                    f"dataset {part.dataset.path}: has no {split} documents; build it with "
-                    "another --validation-fraction"
+                    f"dataset {part.dataset.path}: has no {split} documents; build it with more "
+                    "documents (--split-blank-lines makes one of each paragraph) or another "
+                    "--validation-fraction, or do without (evaluate.every_steps=null)"
                 )
         sizes = [len(part.table) for part in self._parts]
         self._mixture = Mixture.from_weights(sizes, weights or [1.0] * len(sizes))
