@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.compiled import compiled
 from data_prep.shard import Dataset, Shard
 from pipeline.errors import DataError
 
@@ -30,7 +30,7 @@ ROW = np.dtype(
 _FITS, _EMPTY, _TOO_LONG = 0, 1, 2
 
 
-@numba.njit(cache=True)
+@compiled
 def _pack(
     sentence_ends: NDArray[np.int64], context_tokens: int, firsts: NDArray[np.int64]
 ) -> tuple[int, int, int]:

@@ -8,7 +8,8 @@ no table over pairs of tokens is needed: time and memory are linear in the token
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gpst.compiled import compiled
 
 SCORE, HEIGHT = 0, 1
 _NONE = -1
@@ -22,7 +23,7 @@ def cells_bound(window: int) -> int:
     return 1 + 2 * window + (window + 1) * (window + 2) // 2 - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _new_cell(u, m, links, runs, out, count):
     """Make the cell of the run of m units from u; its splits are the unit boundaries inside."""
     ends, num_splits, children = out
@@ -38,7 +39,7 @@ def _new_cell(u, m, links, runs, out, count):
     return count + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _has_run(u, m, links):
     for _ in range(m - 1):
         u = links[u, _NEXT]
@@ -47,7 +48,7 @@ def _has_run(u, m, links):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge_order(scores):
     """Boundaries from the first to merge to the last: rising score.
 
@@ -58,7 +59,7 @@ def _merge_order(scores):
     return len(scores) - 1 - np.argsort(backwards, kind="mergesort")
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _join(boundary, links):
     """Join the two units at a boundary; the left one stays. Returns it."""
     a = links[boundary, _OWNER]
@@ -73,7 +74,7 @@ def _join(boundary, links):
     return a
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge_by_score(scores, window, links, runs, out, count):
     """One boundary at a time until window + 1 units are left (the released code's schedule)."""
     alive = len(scores) + 1
@@ -95,7 +96,7 @@ def _merge_by_score(scores, window, links, runs, out, count):
     return count, alive
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _boundary_heights(scores):
     """Height of the node of each boundary in the top-down tree of the scores."""
     n = len(scores) + 1
@@ -112,7 +113,7 @@ def _boundary_heights(scores):
     return heights
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _touch_left(u, window, links, stamp, mark, touched, num_touched):
     """List unit u and the window units before it, each once."""
     for _ in range(window + 1):
@@ -126,7 +127,7 @@ def _touch_left(u, window, links, stamp, mark, touched, num_touched):
     return num_touched
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge_by_height(scores, window, links, runs, out, count):
     """All boundaries of one height together (the paper's appendix)."""
     heights = _boundary_heights(scores)
@@ -165,7 +166,7 @@ def _merge_by_height(scores, window, links, runs, out, count):
     return count, alive
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _chart_of_units(unit_cell, unit_last, scores, window, schedule, out, count):
     """The chart over units. Returns (number of cells so far, cell of the root)."""
     n = len(unit_cell)
@@ -190,7 +191,7 @@ def _chart_of_units(unit_cell, unit_last, scores, window, schedule, out, count):
     return count, runs[0, alive]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def chart_of_sentence(scores, inner, window, schedule, out):
     """All cells of one sentence, tokens first, children before parents.
 

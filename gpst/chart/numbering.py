@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from gpst.chart import merge
+from gpst.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reachable_levels(num_cells, root, num_splits, children, level):
     """Level of each cell that the root reaches, -1 for the others."""
     level[:num_cells] = -1
@@ -25,7 +25,7 @@ def _reachable_levels(num_cells, root, num_splits, children, level):
                 level[cell] = max(level[cell], below + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def chart_range(
     first, last, bound, scores, inner, starts, lengths, window, schedule,
     spans, num_splits, children, level, num_cells, root,
@@ -40,7 +40,7 @@ def chart_range(
         _reachable_levels(num_cells[s], root[s], out[1], out[2], level[i:j])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def number_cells(bound, starts, lengths, window, num_splits, level, num_cells, number):
     """Number the kept cells by (level, number of splits), stable; tokens keep their places.
 
@@ -73,7 +73,7 @@ def number_cells(bound, starts, lengths, window, num_splits, level, num_cells, n
     return counts
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fill_cells(bound, starts, lengths, spans, level, num_cells, number, all_spans, row_of):
     for s in range(len(lengths)):
         base = starts[s] * bound
@@ -86,7 +86,7 @@ def fill_cells(bound, starts, lengths, spans, level, num_cells, number, all_span
                 row_of[cell, 1] = base + c
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fill_edges(num_tokens, row_of, all_spans, num_splits, children, number, edges, first):
     """edges: (E, 4) left, right, parent, cut, by cell and then by split."""
     e = 0
@@ -102,7 +102,7 @@ def fill_edges(num_tokens, row_of, all_spans, num_splits, children, number, edge
             e += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def outside_order(num_cells, edges):
     """Outside level of each cell (root 0, else one more than its highest parent) and its row."""
     depth = np.zeros(num_cells, dtype=np.int64)
@@ -121,7 +121,7 @@ def outside_order(num_cells, edges):
     return sizes, row
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fill_messages(edges, row, level_sizes, messages):
     """messages: (2E, 4) parent row, sibling cell, side, child row in its level; by child row.
 

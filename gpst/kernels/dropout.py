@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from gpst.compiled import compiled
 
-@njit(cache=True, nogil=True)
+
+@compiled
 def _fill(mask, bits, threshold, scale):
     for i in range(len(mask)):
         mask[i] = scale if bits[i] >= threshold else 0

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-_compile = functools.partial(njit, cache=True, nogil=True, fastmath=True, error_model="numpy")
+from gpst.compiled import compiled
+
+_compile = functools.partial(compiled, fastmath=True, error_model="numpy")
 _ONE, _EPSILON = np.float32(1.0), np.float32(1e-5)
 
 
