@@ -16,6 +16,10 @@ from torch import Tensor, nn
 
 _ROWS = 64
 """Rows that the order is chosen for; it serves any number."""
+_STEP = 32
+"""Products have a multiple of so many rows: a first one of its size costs a millisecond."""
+_LEAST = 1 << 18
+"""Weights of a matrix from which on it pays."""
 
 
 class Product:
@@ -39,13 +43,16 @@ class Product:
         if self._packed is None or self._of != now:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
             self._of = now
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
+        whole = F.pad(x, (0, 0, 0, -len(x) % _STEP))
+        found = torch.ops.mkldnn._linear_pointwise(whole, self._packed, bias, "none", [], "")
+        return found[: len(x)]
 
 
 def packable(weight: Tensor) -> bool:
-    """Whether products with these weights can be packed ones: on a CPU, without gradients."""
+    """Whether products with these weights are packed ones: large, on a CPU, without gradients."""
     return (
-        weight.device.type == "cpu"
+        weight.numel() >= _LEAST
+        and weight.device.type == "cpu"
         and weight.dtype in (torch.float32, torch.bfloat16)
         and torch.backends.mkldnn.is_available()
         and not torch.is_grad_enabled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,8 @@ from gpst.search.packed import Product
 
 _TILE = 4096
 """Tokens at a time: the logits of 250 rows stay in the processor's cache."""
+_FIRST_TILE = 1024
+"""Fewer at first: they are frequent ones where ids go by frequency, and bound the others' share."""
 _GPU_LOGITS = 1 << 26
 _TABLE, _PRODUCTS = "search_vocabulary", "search_products"
 
@@ -24,7 +27,13 @@ def keep_vocabulary(model: GPST, dtype: torch.dtype | None) -> None:
     weight = model.embedding.weight
     if dtype is not None and weight.dtype != dtype:
         model.register_buffer(_TABLE, weight.detach().to(dtype), persistent=False)
-    object.__setattr__(model, _PRODUCTS, [Product() for _ in range(-(-len(weight) // _TILE))])
+    object.__setattr__(model, _PRODUCTS, [Product() for _ in _sizes(len(weight))])
+
+
+def _sizes(vocab_size: int) -> list[int]:
+    """Of the tiles on a CPU: a small one, the rest of a whole one, whole ones and the rest."""
+    ends = [min(_FIRST_TILE, vocab_size), *range(_TILE, vocab_size, _TILE), vocab_size]
+    return [b - a for a, b in pairwise([0, *ends]) if b > a]
 
 
 def _logits(model: GPST, table: Tensor, num_rows: int) -> Iterator[tuple[Tensor, Product | None]]:
@@ -33,7 +42,7 @@ def _logits(model: GPST, table: Tensor, num_rows: int) -> Iterator[tuple[Tensor,
         for part in table.split(max(1, _GPU_LOGITS // max(1, num_rows))):
             yield part, None
         return
-    parts = table.split(_TILE)
+    parts = table.split(_sizes(len(table)))
     products: list[Product | None] = getattr(model, _PRODUCTS, [None] * len(parts))
     yield from zip(parts, products, strict=True)
 

@@ -8,6 +8,7 @@ import torch
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.model import GPST
+from gpst.search import vocabulary
 from gpst.search.half import multiply_in
 from gpst.search.packed import PackedLinear, Product
 from gpst.search.parse import search_text
@@ -25,6 +26,12 @@ def small_model(vocab_size: int = 50) -> GPST:
             parser=ParserConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1),
         )
     ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [5, 1024, 4096, 4100, 10_000])
+def test_tiles_are_the_vocabulary(size):
+    assert sum(vocabulary._sizes(size)) == size
+    assert max(vocabulary._sizes(size)) <= 4096
 
 
 def test_tiles_sum_to_the_softmax():
@@ -61,14 +68,14 @@ def test_bf16_gives_nearly_the_probabilities_of_fp32():
 
 def test_packed_products_are_those_of_the_weights_they_have_now():
     torch.manual_seed(2)
-    layer = torch.nn.Linear(64, 96)
+    layer = torch.nn.Linear(64, 5000)
     packed, x = PackedLinear(layer), torch.randn(3, 5, 64)
     assert packed.weight is layer.weight
     for _ in range(2):
         with torch.no_grad():
             assert torch.allclose(packed(x), layer(x), atol=1e-5)
             assert packed._product._packed is not None
-            assert packed(x[:0]).shape == (0, 5, 96)
+            assert packed(x[:0]).shape == (0, 5, 5000)
             assert torch.allclose(copy.deepcopy(packed)(x), layer(x), atol=1e-5)
             layer.weight.mul_(-2.0)  # as an optimizer or a loaded checkpoint would
     packed(x).sum().backward()  # with gradients it is a plain layer
