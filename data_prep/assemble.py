@@ -16,7 +16,7 @@ from data_prep.lock import hold_as_worker
 from data_prep.manifest import ARRAYS, SHARD_PREFIX, SPLITS, FileRecord, ShardRecord
 from data_prep.unit import DOCUMENT, STREAMS, unit_file
 
-COPY_TOKENS = 1 << 22  # tokens copied at a time
+COPY_TOKENS = 1 << 20  # values copied at a time
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def build(
     options = options or BuildOptions()
     output = Path(output)
     loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
-    engine = get_engine(options.engine, loaded)
+    engine = get_engine(options.engine, loaded).name  # the workers make their own
     source = get_source(arguments.source)
     # a source whose documents are sentences overrides the segmenter
     arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
@@ -90,7 +90,7 @@ def build(
     if claim_output(output, values):
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
         return open_dataset(output)
-    job = Job(str(output), arguments, engine.name, loaded.end_of_document_token)
+    job = Job(str(output), arguments, engine, loaded.end_of_document_token)
     with _readable_errors(output), only_build(job.work, job.output), _tidy(job), stop_on_signals():
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def build(
         manifest = Manifest(
             vocab_size=loaded.vocab_size,
             tokens_dtype=dtype_for(loaded.vocab_size),
-            tokenizer=_tokenizer_record(loaded, engine.name),
+            tokenizer=_tokenizer_record(loaded, engine),
             shards=sorted_shards(shards),
             segmenter={"name": segmenter.name, "version": segmenter.version},
             source={"name": source.name, "summary": source.summary},

@@ -193,12 +193,24 @@ def inspect(options: Namespace) -> int:
     from data_prep.inspect import show_documents, summary
     from data_prep.shard import open_dataset
 
+    dataset = open_dataset(options.dataset)
+    _check_range(options, dataset.manifest.num_documents[options.split])
     for line in summary(options.dataset):
         print(line)
-    dataset = open_dataset(options.dataset)
     for line in show_documents(dataset, options.split, options.first, options.documents):
         print(line)
     return 0
+
+
+def _check_range(options: Namespace, there: int) -> None:
+    if options.documents < 0:
+        raise UsageError(f"--documents {options.documents}: at least 0")
+    if not 0 <= options.first < max(there, 1):
+        raise UsageError(
+            f"--first {options.first}: the documents of {options.split} are 0 to {there - 1}"
+            if there
+            else f"--first {options.first}: {options.split} has no documents"
+        )
 
 
 def sources(options: Namespace) -> int:

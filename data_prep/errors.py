@@ -31,7 +31,7 @@ class TokenizerError(DataPrepError):
 
 
 class DatasetError(DataPrepError):
-    """A dataset directory that is missing, unfinished, of another format version, or damaged."""
+    """A dataset directory that is unfinished, of another format version, or damaged."""
 
 
 class InterruptedRunError(DataPrepError):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import DatasetError
+from data_prep.errors import DatasetError, UsageError
 from data_prep.files import write_atomically
 
 FORMAT_VERSION = 1
@@ -149,10 +149,11 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def read_manifest(directory: Path) -> Manifest:
     """Read ``manifest.json``.
 
-    Raises DatasetError when the directory or the manifest is missing, broken, or of another format.
+    Raises UsageError when the directory is missing, DatasetError when the manifest is missing,
+    broken, or of another format.
     """
     if not directory.is_dir():
-        raise DatasetError(f"dataset {directory} does not exist; run python -m data_prep build")
+        raise UsageError(f"dataset {directory} does not exist; run python -m data_prep build")
     path = directory / MANIFEST_NAME
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

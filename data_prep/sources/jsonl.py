@@ -41,7 +41,7 @@ class JsonLinesSource:
         def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
             return _documents(data, offset, part.path, options.text_field, recorder)
 
-        if is_readable(part.path, recorder):
+        if is_readable(part, recorder):
             yield from read_records(part, (b"\n",), last_line_end, documents, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:

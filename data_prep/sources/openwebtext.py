@@ -21,7 +21,14 @@ from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.archive import Member, read_members
 from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
 from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
-from data_prep.sources.ranges import BATCH_BYTES, PIECE_BYTES, RangeStream
+from data_prep.sources.ranges import (
+    BATCH_BYTES,
+    PIECE_BYTES,
+    UTF16_CURE,
+    RangeStream,
+    is_readable,
+    is_utf16,
+)
 from data_prep.sources.streams import (
     RATIO,
     BrokenStreamError,
@@ -55,7 +62,8 @@ class OpenWebTextSource:
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
         if part.path.endswith(".txt"):
-            yield from read_whole(part, recorder)
+            if is_readable(part, recorder):
+                yield from read_whole(part, recorder)
             return
         if part.streamed:
             yield from _read_outer(part, recorder)
@@ -190,6 +198,9 @@ def _pages(stream: ByteStream, part: Part, recorder: Recorder) -> Iterator[RawBa
                 continue
             if member.start < 0:
                 recorder.drop("member_too_large", part.path, place, member.name)
+                continue
+            if is_utf16(member.buffer[member.start : min(member.start + 2, member.stop)]):
+                recorder.drop("utf16_file", part.path, place, f"{member.name}: {UTF16_CURE}")
                 continue
             if held and held[0].buffer is not member.buffer:
                 yield _batch(held, part)

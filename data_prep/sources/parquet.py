@@ -15,6 +15,9 @@ from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.ranges import BATCH_BYTES
 
+# bytes of a batch that a dictionary's texts, each in every row, would take
+MOST_REPEATED = 32 << 20
+
 
 class ParquetSource:
     """See the module."""
@@ -41,6 +44,7 @@ class ParquetSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
+        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps tens of MiB for later
         if Path(part.path).stat().st_size == 0:
             recorder.drop("empty_file", part.path, 0)
             return
@@ -68,28 +72,64 @@ def _column_of(path: str, metadata: Any, field: str) -> int:
 
 
 def _rows(part: Part, field: str, recorder: Recorder) -> Iterator[RawBatch]:
-    # As dictionaries: a repeated text is held once, however often its rows come.
-    with pq.ParquetFile(
-        part.path, read_dictionary=[field], buffer_size=1 << 20, pre_buffer=False
-    ) as file:
+    with pq.ParquetFile(part.path, buffer_size=1 << 20, pre_buffer=False) as file:
         groups = range(part.start, part.stop or part.start + 1)
         first = sum(file.metadata.row_group(g).num_rows for g in range(part.start))
         rows = sum(file.metadata.row_group(g).num_rows for g in groups)
         if rows == 0:
             return
-        size = max(1, min(rows, BATCH_BYTES * rows // max(part.weight, 1)))
+        size = min(rows, BATCH_BYTES * rows // max(part.weight, 1))
+        size = min(size, MOST_REPEATED // max(_longest_in_dictionary(part, field), 1))
         batches = file.iter_batches(
-            size, row_groups=list(groups), columns=[field], use_threads=False
+            max(size, 1), row_groups=list(groups), columns=[field], use_threads=False
         )
-        for batch in batches:
-            yield from _documents(batch.column(0), part.path, first, recorder)
-            first += len(batch)
+        for column in _joined(batch.column(0) for batch in batches):
+            yield from _documents(column, part.path, first, recorder)
+            first += len(column)
 
 
-def _documents(
-    column: pa.DictionaryArray, path: str, first: int, recorder: Recorder
-) -> Iterator[RawBatch]:
-    """A column of texts as batches that share its dictionary; nulls are recorded.
+def _joined(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """Small neighbours put together, of about BATCH_BYTES."""
+    held: list[pa.Array] = []
+    size = 0
+    for column in columns:
+        held.append(column)
+        size += column.nbytes
+        if size >= BATCH_BYTES * 3 // 4:
+            yield pa.concat_arrays(held) if len(held) > 1 else held[0]
+            held, size = [], 0
+    if held:
+        yield pa.concat_arrays(held)
+
+
+def _longest_in_dictionary(part: Part, field: str) -> int:
+    """Bytes of the longest text that the part's pages may repeat by number, or 0.
+
+    What is not in the dictionary takes its own room in the file, which bounds it.
+    """
+    with pq.ParquetFile(
+        part.path, read_dictionary=[field], buffer_size=1 << 20, pre_buffer=False
+    ) as file:
+        group = file.metadata.row_group(part.start)
+        if not group.column(_column_of(part.path, file.metadata, field)).has_dictionary_page:
+            return 0
+        rows = file.iter_batches(1, row_groups=[part.start], columns=[field], use_threads=False)
+        _, offsets = _buffers(next(rows).column(0).dictionary)
+        return int(np.diff(offsets).max(initial=0))
+
+
+def _buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(bytes uint8, (n + 1,) int64 offsets in them) of texts without nulls."""
+    values = texts.cast(pa.large_binary())
+    if len(values) == 0:
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, data = values.buffers()
+    offsets = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
+    return np.frombuffer(data or b"", np.uint8), offsets
+
+
+def _documents(column: pa.Array, path: str, first: int, recorder: Recorder) -> Iterator[RawBatch]:
+    """A column of texts as batches that share its bytes; nulls are recorded.
 
     A batch has BATCH_BYTES of text at most, or one document. first: the row number of the column's
     first value, for messages.
@@ -98,15 +138,12 @@ def _documents(
     for row in np.flatnonzero(~there).tolist():
         recorder.drop("missing_text_field", path, first + row)
     places = np.flatnonzero(there) + first
-    values = column.dictionary.cast(pa.large_binary())
-    _, offset_buffer, data_buffer = values.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64)[values.offset :]
-    data = np.frombuffer(data_buffer or b"", np.uint8)
-    chosen = column.indices.drop_null().to_numpy()
-    starts, ends = offsets[chosen], offsets[chosen + 1]
-    sizes = np.cumsum(ends - starts)
-    at = done = 0
-    while at < len(sizes):
-        stop = max(at + 1, int(np.searchsorted(sizes, done + BATCH_BYTES, "right")))
+    if isinstance(column, pa.DictionaryArray):  # a type of the writer's
+        column = column.dictionary_decode()
+    data, offsets = _buffers(column.drop_null())
+    starts, ends = offsets[:-1], offsets[1:]
+    at = 0
+    while at < len(ends):
+        stop = max(at + 1, int(np.searchsorted(ends, starts[at] + BATCH_BYTES, "right")))
         yield RawBatch(data, starts[at:stop], ends[at:stop], path, places[at:stop])
-        at, done = stop, int(sizes[stop - 1])
+        at = stop

@@ -18,7 +18,7 @@ from data_prep.sources.streams import (
 )
 
 RANGE_BYTES = 16 << 20  # a plain file is cut into ranges of this size
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 # a compressed file of about so much text is handed out in pieces while it is read
 STREAM_BYTES = 64 << 20
 PIECE_BYTES = 16 << 20
@@ -29,6 +29,7 @@ MAX_LINE_BYTES = 64 << 20
 EndFinder = Callable[[bytes], int]
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+UTF16_CURE = "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"
 
 
 def last_line_end(data: bytes) -> int:
@@ -196,18 +197,31 @@ def stream_pieces(path: str, find_end: EndFinder) -> Iterator[Piece]:
     stream = open_stream(path)
     try:
         for at, data in chunks(stream, 0, find_end, PIECE_BYTES):
+            if at == 0 and is_utf16(data):
+                yield Piece((), 0, (("utf16_file", path, 0, UTF16_CURE),))
+                return
             if data:
                 yield Piece((Spooled(name, data, len(data), path, at),), at + len(data))
     finally:
         stream.close()
 
 
-def is_readable(path: str, recorder: Recorder) -> bool:
-    """Whether a text file is neither empty nor UTF-16; else it is recorded."""
-    with open(path, "rb") as file:
-        head = file.read(2)
-    if not head:
-        recorder.drop("empty_file", path, 0)
-    elif head in UTF16_MARKS:
-        recorder.drop("utf16_file", path, 0, "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
-    return bool(head) and head not in UTF16_MARKS
+def is_utf16(head: bytes) -> bool:
+    """Whether the first bytes of a text are the byte order mark of UTF-16."""
+    return head[:2] in UTF16_MARKS
+
+
+def is_readable(part: Part, recorder: Recorder) -> bool:
+    """Whether a part's text file is neither empty nor UTF-16; else it is recorded, once a file."""
+    try:
+        stream = open_stream(part.path)
+        head = stream.read(2)
+        stream.close()
+    except BrokenStreamError:
+        return True  # reading it will say so
+    if part.start == 0:
+        if not head:
+            recorder.drop("empty_file", part.path, 0)
+        elif is_utf16(head):
+            recorder.drop("utf16_file", part.path, 0, UTF16_CURE)
+    return bool(head) and not is_utf16(head)

@@ -50,7 +50,7 @@ class TextSource:
         def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
             return _blocks(data, offset, part.path)
 
-        if not is_readable(part.path, recorder):
+        if not is_readable(part, recorder):
             return
         if options.split_blank_lines:
             yield from read_records(part, BLANK_LINES, last_blank_line_end, documents, recorder)

@@ -36,7 +36,7 @@ class TreebankSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if is_readable(part.path, recorder):
+        if is_readable(part, recorder):
             yield from in_batches(_sentences(part, recorder), part.path)
 
 

@@ -38,7 +38,7 @@ class WikiTextSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if not is_readable(part.path, recorder):
+        if not is_readable(part, recorder):
             return
         with open(part.path, "rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

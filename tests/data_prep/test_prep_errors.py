@@ -191,7 +191,8 @@ def test_utf16(prepare, tmp_path, corpus):
 
 
 def test_commands_on_something_else(run, tmp_path):
-    check(run("verify", tmp_path / "no"), 3, "does not exist")
+    for command in ("verify", "inspect"):
+        check(run(command, tmp_path / "no"), 2, "no does not exist; run python -m data_prep build")
     check(run("inspect", tmp_path), 3, "has no manifest.json")
     (tmp_path / "manifest.json").write_text('{"format_version": 99}')
     check(run("verify", tmp_path), 3, "format version 99", "reads 1")

@@ -86,6 +86,15 @@ def test_openwebtext_truncated(tmp_path, release, read):
     assert recorder.quarantine[0]["file"] == str(path)
 
 
+def test_openwebtext_page_in_utf16(tmp_path, read):
+    members = [("a.txt", b"a"), ("wide.txt", "Wide.".encode("utf-16")), ("c.txt", b"c")]
+    (tmp_path / "x.tar").write_bytes(tar_of(members))
+    documents, recorder = read("openwebtext", [tmp_path / "x.tar"])
+    assert documents == ["a", "c"]
+    assert recorder.counters == {"dropped/utf16_file": 1}
+    assert recorder.quarantine[0]["detail"].startswith("wide.txt: UTF-16 text; convert it: iconv")
+
+
 def test_openwebtext_not_an_archive(tmp_path, read):
     (tmp_path / "x.xz").write_bytes(lzma.compress(b"no archive " * 100))
     documents, recorder = read("openwebtext", [tmp_path / "x.xz"])

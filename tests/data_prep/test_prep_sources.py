@@ -150,6 +150,7 @@ def test_parquet_of_repeats_comes_in_small_batches(tmp_path):
     found = {}
     for batch in source.read(part, options, recorder):
         assert (batch.ends - batch.starts).sum() <= ranges.BATCH_BYTES
+        assert len(batch.data) < 40 << 20  # what is decoded at a time, of 200 MB in all
         for start, end, row in zip(batch.starts, batch.ends, batch.places.tolist(), strict=True):
             found[row] = documents[batch.data[start:end].tobytes()]
     assert found == {row: text for row, text in enumerate(texts) if text is not None}
@@ -237,12 +238,26 @@ def test_empty_and_strange_files(name, tmp_path, read):
         assert documents or recorder.quarantine
 
 
-@pytest.mark.parametrize("name", ["jsonl", "text", "treebank", "wikitext"])
-def test_utf16_is_named(name, tmp_path, read):
-    (tmp_path / f"x{get_source(name).suffixes[0]}").write_text("(S (A a)) text", encoding="utf-16")
-    documents, recorder = read(name, [tmp_path])
-    assert documents == []
-    assert recorder.counters == {"dropped/utf16_file": 1}
+@pytest.mark.parametrize("name", ["jsonl", "text", "treebank", "wikitext", "openwebtext"])
+def test_utf16_is_named(name, tmp_path, read, monkeypatch):
+    """Once a file, whatever its size, with the cure."""
+    from data_prep.sources import wikitext
+
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 10)
+    monkeypatch.setattr(wikitext, "RANGE_BYTES", 10)
+    suffix = {"openwebtext": ".txt"}.get(name, get_source(name).suffixes[0])
+    (tmp_path / f"x{suffix}").write_text("(S (A a)) text\n" * 9, encoding="utf-16")
+    for split in (False, True):
+        documents, recorder = read(name, [tmp_path], split_blank_lines=split)
+        assert documents == []
+        assert recorder.counters == {"dropped/utf16_file": 1}
+        assert "iconv" in recorder.quarantine[0]["detail"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_utf16_inside_a_compressed_file(tmp_path, suffix, read):
+    (tmp_path / f"x.txt{suffix}").write_bytes(COMPRESS[suffix]("Some text.".encode("utf-16")))
+    assert read("text", [tmp_path])[1].counters == {"dropped/utf16_file": 1}
 
 
 def test_documents_one_by_one_become_batches():

@@ -131,6 +131,16 @@ def test_damage_is_named_in_the_input(tmp_path, bpe_path):
     assert entries[1]["offset"] >= len(b"".join(lines[: len(found) - 1]))
 
 
+def test_utf16_in_a_large_file_is_named_once(tmp_path, bpe_path):
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    path = tmp_path / "b.jsonl.gz"
+    path.write_bytes(gzip.compress(LINES.decode().encode("utf-16")))
+    dataset = build([str(tmp_path)], bpe_path, tmp_path / "out", ARGUMENTS)
+    assert texts_of(dataset) == TEXTS
+    entry = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
+    assert (entry["reason"], entry["file"], entry["offset"]) == ("utf16_file", str(path), 0)
+
+
 def test_a_failed_build_does_the_other_pieces_only(tmp_path, bpe_path, monkeypatch, same_files):
     path = tmp_path / "x.jsonl.zst"
     path.write_bytes(COMPRESS[".zst"](LINES))

@@ -144,6 +144,22 @@ def test_inspect_shows_text_and_lengths(run, tmp_path, corpus, bpe_path):
     assert "12 documents" in shown
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--first", 3), "--first 3: the documents of train are 0 to 2"),
+        (("--first", -1), "--first -1: the documents of train are 0 to 2"),
+        (("--documents", -1), "--documents -1: at least 0"),
+        (("--split", "validation", "--first", 1), "--first 1: the documents of validation are 0"),
+    ],
+)
+def test_inspect_of_documents_that_are_not_there(dataset, run, more, message):
+    code, shown, error = run("inspect", dataset.path, *more)
+    assert (code, shown) == (2, "")
+    assert error.startswith(f"error: {message}")
+    assert len(error.splitlines()) == 1
+
+
 def test_write_dataset_refuses_bad_ids(tmp_path):
     with pytest.raises(ValueError, match="non-empty"):
         write_dataset(tmp_path / "x", [[[1], []]], vocab_size=10)
