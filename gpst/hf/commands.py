@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import NoReturn
 
 from gpst.hf.files import ModelFolderError
 
@@ -30,8 +31,16 @@ _EXAMPLES = {
 _EXIT_CODES = "exit codes: 0 done, 2 wrong usage or model folder, 3 unfit text, 130 interrupted"
 
 
-def _parser(name: str, summary: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose mistakes are one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with the exit code of a wrong usage."""
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see --help)\n")
+
+
+def _parser(name: str, summary: str) -> Parser:
+    return Parser(
         name,
         description=summary,
         epilog=f"example:\n  bash {_EXAMPLES[name]}\n\n{_EXIT_CODES}",
@@ -39,18 +48,37 @@ def _parser(name: str, summary: str) -> argparse.ArgumentParser:
     )
 
 
+def model_argument(parser: argparse.ArgumentParser) -> None:
+    """--model and --device."""
+    parser.add_argument("--model", help="folder made by launch/convert.sh to-hf (needed)")
+    parser.add_argument(
+        "--device", type=_device, help="cpu or cuda; by default a GPU when there is one"
+    )
+
+
+def options_of(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """The options; a missing --model is a wrong usage."""
+    options = parser.parse_args(argv)
+    if not options.model:
+        parser.error("--model is missing: name a folder that launch/convert.sh to-hf has made")
+    return options
+
+
+def _device(text: str) -> str:
+    from gpst.hf.device import usable_device
+
+    try:
+        return str(usable_device(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
-    device_argument(parser)
+    model_argument(parser)
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16"), default="fp32", help="of matrix products (fp32)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def device_argument(parser: argparse.ArgumentParser) -> None:
-    """--device."""
-    parser.add_argument("--device", help="cpu or cuda; by default a GPU when there is one")
 
 
 def _beam_argument(parser: argparse.ArgumentParser) -> None:
@@ -102,15 +130,20 @@ def parse_command(argv: Sequence[str]) -> None:
     """`python -m gpst parse`: trees of sentences."""
     parser = _parser("parse", "Trees of sentences, one a line.")
     _model_arguments(parser)
-    parser.add_argument("--method", choices=("inside", "left-to-right"), default="inside")
+    parser.add_argument(
+        "--method",
+        choices=("inside", "left-to-right"),
+        default="inside",
+        help="the composition model's trees, which see the whole sentence, or the generator's",
+    )
     _beam_argument(parser)
     parser.add_argument(
         "--no-sync", action="store_true", help="compare hypotheses at equal numbers of actions"
     )
     formats = ("ascii", "bracket", "ptb", "json", "svg", "png")
-    parser.add_argument("--format", choices=formats, default="ascii")
+    parser.add_argument("--format", choices=formats, default="ascii", help="of the trees (ascii)")
     parser.add_argument("file", nargs="?", default="-", help="text, or - for standard input")
-    options = parser.parse_args(argv)
+    options = options_of(parser, argv)
     if options.format == "png" and sys.stdout.isatty():
         parser.error("a png picture is not for a terminal: write it to a file with >")
     from gpst.hf.formats import TEXT_FORMATS, as_png, as_svg, as_text
@@ -142,17 +175,23 @@ def generate_command(argv: Sequence[str]) -> None:
     parser = _parser("generate", "Continues a text.")
     _model_arguments(parser)
     parser.add_argument("--prompt", default="", help="text to continue, or - for standard input")
-    parser.add_argument("--max-new-tokens", type=_positive, default=60)
+    parser.add_argument(
+        "--max-new-tokens", type=_positive, default=60, help="tokens written at most (60)"
+    )
     parser.add_argument("--temperature", type=float, default=0.8, help="0.8; 0: the most probable")
-    parser.add_argument("--top-k", type=_positive, default=40)
-    parser.add_argument("--top-p", type=float)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=_positive, default=1)
+    parser.add_argument(
+        "--top-k", type=_positive, default=40, help="draw from the k most probable tokens (40)"
+    )
+    parser.add_argument(
+        "--top-p", type=float, help="draw from the likeliest tokens that hold this share, (0, 1]"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same text (0)")
+    parser.add_argument("--samples", type=_positive, default=1, help="continuations (1)")
     parser.add_argument("--search", action="store_true", help="beam search instead of sampling")
     parser.add_argument("--no-sync", action="store_true", help="action-level beam search")
     _beam_argument(parser)
     parser.add_argument("--trees", action="store_true", help="show the trees of the text")
-    options = parser.parse_args(argv)
+    options = options_of(parser, argv)
     from gpst.hf.interface import GPST
     from gpst.search.sampling import Sampling
 
@@ -197,7 +236,7 @@ def surprisal_command(argv: Sequence[str]) -> None:
         "--document", action="store_true", help="lines follow each other in one context"
     )
     parser.add_argument("file", nargs="?", default="-", help="sentences, or - for standard input")
-    options = parser.parse_args(argv)
+    options = options_of(parser, argv)
     from gpst.hf.interface import GPST
 
     model = GPST.from_pretrained(options.model, options.device, options.dtype)
@@ -237,17 +276,18 @@ def main(argv: Sequence[str]) -> int:
         COMMANDS[argv[0]](argv[1:])
         sys.stdout.flush()
     except (ModelFolderError, NoInputError) as error:
-        return _say(argv[0], error, EXIT_USAGE)
+        return say(argv[0], error, EXIT_USAGE)
     except ValueError as error:
-        return _say(argv[0], error, EXIT_DATA)
+        return say(argv[0], error, EXIT_DATA)
     except KeyboardInterrupt:
-        return _say(argv[0], "interrupted", EXIT_INTERRUPTED)
+        return say(argv[0], "interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader has seen enough (| head); Python must not write to the pipe when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _say(command: str, problem: object, code: int) -> int:
+def say(command: str, problem: object, code: int) -> int:
+    """Tells a problem in one line; returns the exit code."""
     print(f"{command}: {' '.join(str(problem).split())}", file=sys.stderr, flush=True)
     return code

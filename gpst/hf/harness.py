@@ -12,14 +12,27 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
+from gpst.hf.commands import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE, say
+from gpst.hf.files import ModelFolderError
 from gpst.hf.interface import GPST
 from gpst.search.batches import search_texts
 from gpst.search.generate import generate
 from gpst.search.sampling import Sampling
+
+try:
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError as error:
+    missing = f"{str(error.name).partition('.')[0]} is missing; pip install 'gpst[eval]'"
+    if __name__ == "__main__":
+        sys.exit(say("harness", missing, EXIT_USAGE))
+    raise ImportError(missing, name=error.name) from error
+
+
+class ArgumentError(ValueError):
+    """The harness' --model_args are wrong."""
 
 
 @register_model("gpst")
@@ -32,20 +45,41 @@ class HarnessModel(LM):
         device: cpu or cuda; by default a GPU when there is one.
         dtype: of matrix products, fp32 or bf16.
         max_gen_toks: tokens of a continuation where the task does not say.
+        batch_size, max_batch_size: the harness gives them; batches are formed by length here.
+    Raises:
+        ModelFolderError: no folder, or not one of ours.
+        ArgumentError: a number below 1, an unknown argument, a device that is not here.
     """
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str = "",
         beam: int = 20,
         device: str | None = None,
         dtype: str = "fp32",
         max_gen_toks: int = 128,
-        **_: Any,
+        batch_size: object = None,
+        max_batch_size: object = None,
+        **unknown: object,
     ):
         super().__init__()
-        self.gpst = GPST.from_pretrained(pretrained, device, dtype)
-        self.beam, self.max_new_tokens = int(beam), int(max_gen_toks)
+        for name in unknown:
+            raise ArgumentError(f"model_args: {name!r} is not known; known are {', '.join(_KNOWN)}")
+        if not pretrained:
+            raise ModelFolderError(
+                "model_args: pretrained=DIR is missing; name a folder that launch/convert.sh to-hf "
+                "has made"
+            )
+        # The harness asks for its first GPU where nobody has named a device.
+        chosen = None if device == "cuda:0" else device
+        try:
+            self.gpst = GPST.from_pretrained(pretrained, chosen, dtype)
+        except ModelFolderError:
+            raise
+        except ValueError as error:
+            raise ArgumentError(f"model_args: {error}") from error
+        self.beam = _at_least_one("beam", beam)
+        self.max_new_tokens = _at_least_one("max_gen_toks", max_gen_toks)
         self.limit = self.gpst.model.config.max_context_tokens
 
     def _sentences(self, text: str) -> list[list[int]]:
@@ -164,15 +198,30 @@ def last_tokens(sentences: list[list[int]], number: int) -> list[list[int]]:
     return [sentence[::-1] for sentence in first_tokens(backwards, number)[::-1]]
 
 
-def main() -> None:
-    """The harness' own command line, which then knows the model `gpst`."""
+_KNOWN = ("pretrained", "beam", "device", "dtype", "max_gen_toks")
+
+
+def _at_least_one(name: str, value: object) -> int:
+    number = int(str(value)) if str(value).isdigit() else 0
+    if number < 1:
+        raise ArgumentError(f"model_args: {name}={value} is no whole number of at least 1")
+    return number
+
+
+def main() -> int:
+    """The harness' own command line, which then knows the model `gpst`; returns its exit code."""
     from lm_eval.__main__ import cli_evaluate
 
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except (ModelFolderError, ArgumentError) as error:
+        return say("harness", error, EXIT_USAGE)
+    except ValueError as error:
+        return say("harness", error, EXIT_DATA)
+    except KeyboardInterrupt:
+        return say("harness", "interrupted", EXIT_INTERRUPTED)
+    return 0
 
 
 if __name__ == "__main__":
-    # Run as a script this is another module than the one that others import.
-    from gpst.hf import harness
-
-    harness.main()
+    sys.exit(main())

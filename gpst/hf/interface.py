@@ -12,6 +12,7 @@ import torch
 
 from gpst import model as core
 from gpst.hf.codec import Codec, Sentence, check_length
+from gpst.hf.device import usable_device
 from gpst.hf.files import ModelFolderError, open_model
 from gpst.search.batches import batches, search_texts
 from gpst.search.generate import Generation, generate
@@ -96,14 +97,14 @@ class GPST:
             device: a GPU when there is one, by default.
             dtype: what the generative layers multiply in, fp32 or bf16 (docs/search.md).
         Raises:
-            ValueError: another dtype.
+            ValueError: another dtype; a device that is not here.
             ModelFolderError: it is not such a folder, is damaged, or holds a GPT-2 baseline.
         """
+        chosen = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         opened = open_model(folder)
         model = opened.model()
         if not isinstance(model, core.GPST):
             raise ModelFolderError(f"{folder} holds a GPT-2 baseline, which has no trees")
-        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         model = multiply_in(model.to(chosen), dtype)
         return cls(model, opened.codec(), opened.final_tokens, opened.end_token)
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     PreTrainedModel,
@@ -249,6 +250,8 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
 def register() -> None:
     """Makes the Auto classes know GPST; done when gpst.hf's models are first asked for."""
     AutoConfig.register("gpst", GPSTConfig, exist_ok=True)
+    # There is no model without the head, which is the embedding.
+    AutoModel.register(GPSTConfig, GPSTForCausalLM, exist_ok=True)
     AutoModelForCausalLM.register(GPSTConfig, GPSTForCausalLM, exist_ok=True)
     AutoModelForSequenceClassification.register(
         GPSTConfig, GPSTForSequenceClassification, exist_ok=True

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
 
-from gpst.hf.commands import EXIT_USAGE, device_argument
+from gpst.hf.commands import EXIT_USAGE, Parser, model_argument, options_of
 from gpst.hf.files import ModelFolderError
 from gpst.hf.interface import GPST
 
@@ -85,18 +85,17 @@ def create_app(model: GPST) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Serves until it is interrupted."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "python -m launch.demo",
         description="A web page on which a model parses and writes.",
         epilog="example:\n  python -m launch.demo --model runs/demo/exported --port 7860\n\n"
         "exit codes: 0 stopped, 2 wrong usage or model folder",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", required=True, help="folder made by launch/convert.sh to-hf")
-    device_argument(parser)
+    model_argument(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (this machine's)")
-    parser.add_argument("--port", type=int, default=7860)
-    options = parser.parse_args(argv)
+    parser.add_argument("--port", type=int, default=7860, help="to listen on (7860)")
+    options = options_of(parser, argv)
     try:
         import uvicorn
 

@@ -2,8 +2,10 @@
 
 import io
 import json
+import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 from PIL import Image
@@ -160,17 +162,62 @@ def test_unknown_words_are_read(exported, tmp_path, capsys, command, dtype):
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("argv", "message"),
     [
-        ("--dtype", "fp8"),
-        ("--beam", "0"),
-        ("--format", "tiff"),
-        ("--method", "up"),
-        ("--temperature", "-1"),
+        (("parse", "--dtype", "fp8"), "--dtype: invalid choice: 'fp8'"),
+        (("parse", "--beam", "0"), "'0' is not a whole number of at least 1"),
+        (("parse", "--format", "tiff"), "--format: invalid choice: 'tiff'"),
+        (("parse", "--method", "up"), "--method: invalid choice: 'up'"),
+        (("parse", "--device", "banana"), "device: 'banana' is not here; it may be cpu"),
+        (("parse", "--device", "cuda:99"), "device: 'cuda:99' is not here"),
+        (("surprisal", "--beams", "3"), "unrecognized arguments: --beams"),
+        (("generate", "--temperature", "-1"), "temperature: -1.0 is not allowed"),
+        (("generate", "--top-p", "2"), "top_p: 2.0 is not allowed"),
     ],
 )
-def test_bad_options_are_usage(exported, argv):
-    command = "generate" if argv[0] == "--temperature" else "parse"
+def test_bad_options_are_one_line(exported, capsys, argv, message):
     with pytest.raises(SystemExit) as stopped:
-        main([command, "--model", str(exported), *argv])
+        main([argv[0], "--model", str(exported), *argv[1:]])
     assert stopped.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize("command", ["parse", "generate", "surprisal"])
+def test_a_missing_model_is_one_line_with_its_cure(capsys, command):
+    with pytest.raises(SystemExit) as stopped:
+        main([command])
+    assert stopped.value.code == 2
+    _, err = capsys.readouterr()
+    cure = "--model is missing: name a folder that launch/convert.sh to-hf has made (see --help)"
+    assert err == f"{command}: {cure}\n"
+
+
+@pytest.mark.parametrize("command", ["parse", "generate", "surprisal"])
+def test_every_option_is_explained(capsys, command):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    options = text.partition("options:")[2].partition("example:")[0]
+    for line in options.splitlines():
+        # The explanation stands on the option's line or alone on the next one.
+        if line.startswith("  -"):
+            assert len(line.split("  ")) > 2 or line in _wrapped(options), line
+
+
+def _wrapped(options: str) -> set[str]:
+    lines = options.splitlines()
+    return {a for a, b in pairwise(lines) if b.startswith(" " * 10)}
+
+
+def test_damaged_weights_are_one_line(exported, tmp_path, capsys):
+    folder = tmp_path / "broken"
+    shutil.copytree(exported, folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    for damaged in (weights[:1000], b"", weights[:100] + b"x" * 20 + weights[120:]):
+        (folder / "model.safetensors").write_bytes(damaged)
+        code, out, err = run(capsys, "parse", "--model", folder, "-")
+        assert (code, out) == (2, "")
+        assert "model.safetensors" in err
+        assert err.count("\n") == 1

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +78,52 @@ def test_long_texts(model):
     assert -60 < log_p < 0
     with pytest.raises(ValueError, match="a continuation has"):
         model.loglikelihood(requests("loglikelihood", ("", long)), True)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        ("pretrained=nowhere", 2, "model nowhere does not exist; give a folder that"),
+        ("", 2, "model_args: pretrained=DIR is missing"),
+        ("pretrained=MODEL,beams=3", 2, "model_args: 'beams' is not known; known are pretrained"),
+        ("pretrained=MODEL,beam=0", 2, "model_args: beam=0 is no whole number of at least 1"),
+        ("pretrained=MODEL,dtype=fp8", 2, "model_args: dtype: 'fp8' is not allowed"),
+    ],
+)
+def test_bad_arguments_are_one_line(exported, monkeypatch, capsys, given, code, message):
+    from lm_eval.api.registry import get_model
+
+    from gpst.hf import harness
+
+    def evaluate() -> None:  # what the harness' command does first
+        arguments = given.replace("MODEL", str(exported))
+        get_model("gpst").create_from_arg_string(
+            arguments, {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"}
+        )
+
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", evaluate)
+    assert harness.main() == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    given, message, code = "pretrained=MODEL,beam=3", "", 0
+    assert harness.main() == 0  # and nobody needs a GPU for what the harness asks for
+
+
+def test_the_command_runs_and_says_what_is_missing(exported, tmp_path):
+    root = Path(__file__).parents[3]
+    blocked = "import runpy, sys; sys.modules['lm_eval'] = None; "
+    start = "runpy.run_module('gpst.hf.harness', run_name='__main__', alter_sys=True)"
+    for code, given, expected in (
+        (blocked + start, [], (2, "harness: lm_eval is missing; pip install 'gpst[eval]'\n")),
+        ("import runpy, sys; " + start, ["--help"], (0, "")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, *given],
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == expected
 
 
 def test_a_local_task_runs_from_end_to_end(model, tmp_path):

@@ -122,13 +122,20 @@ def test_what_is_too_long_or_wrong_is_refused(address):
     refused.value.close()
 
 
-def test_a_missing_model_is_one_line(clean_environment):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--model", "nowhere"], "model nowhere does not exist"),
+        ([], "--model is missing: name a folder that launch/convert.sh to-hf has made"),
+    ],
+)
+def test_a_missing_model_is_one_line(clean_environment, given, message):
     done = subprocess.run(
-        [sys.executable, "-m", "launch.demo", "--model", "nowhere"],
+        [sys.executable, "-m", "launch.demo", *given],
         cwd=ROOT, env=clean_environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "model nowhere does not exist" in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
