@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -158,7 +158,7 @@ def _readable_errors(output: Path) -> Iterator[None]:
         raise DataPrepError(f"{name}: {error.strerror or error}; nothing done is lost") from None
 
 
-def _check_disk(output: Path, files: Sequence[InputFile], tokens_dtype: str) -> None:
+def _check_disk(output: Path, files: Iterable[InputFile], tokens_dtype: str) -> None:
     """Refuse a disk that is clearly too small: less than half of a low guess is free."""
     text = sum(text_weight(file.path, file.num_bytes) for file in files)
     needed = text // 8 * (2 if tokens_dtype == "uint16" else 4)

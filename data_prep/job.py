@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,17 @@ class Job:
 
 
 def identity(
-    arguments: BuildArguments, files: Sequence[InputFile], tokenizer_sha256: str
+    arguments: BuildArguments, files: Collection[InputFile], tokenizer_sha256: str
 ) -> dict[str, Any]:
     """What makes two builds the same: flat, so that a difference can be named."""
     values = asdict(arguments)
     values.update(values.pop("options"))
-    listing = hashlib.sha256("".join(f"{f.path}\0{f.num_bytes}\n" for f in files).encode())
+    listing, size = hashlib.sha256(), 0
+    for file in files:
+        listing.update(os.fsencode(file.path) + f"\0{file.num_bytes}\n".encode())
+        size += file.num_bytes
     values["tokenizer"] = tokenizer_sha256
-    values["input"] = f"{len(files)} files, {sum(f.num_bytes for f in files)} bytes, "
+    values["input"] = f"{len(files)} files, {size} bytes, "
     values["input"] += listing.hexdigest()[:16]
     return values
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import glob
+import heapq
 import importlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from itertools import chain, groupby
 
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Source
+from data_prep.sources.listing import FileList, files_below, input_file
 
 _SOURCES = {
     "hf": ("data_prep.sources.huggingface", "HuggingFaceSource"),
@@ -31,54 +33,43 @@ def get_source(name: str) -> Source:
     return getattr(importlib.import_module(module), attribute)()
 
 
-def find_input(source: Source, inputs: Iterable[str]) -> list[InputFile]:
+def find_input(source: Source, inputs: Iterable[str]) -> FileList:
     """The files of an ``--input`` for a source; sources that take names get them as they are."""
     inputs = list(inputs)
     if not getattr(source, "takes_names", False):
         return find_files(inputs, source.suffixes)
     found = []
     for name in inputs:
-        files = _files_below(name, ()) if os.path.exists(name) else []
-        found.append(InputFile(name, sum(file.num_bytes for file in files)))
-    return found
+        there = files_below(name, ()) if os.path.exists(name) else ()
+        found.append(InputFile(name, sum(file.num_bytes for file in there)))
+    return FileList(found)
 
 
-def find_files(inputs: Iterable[str], suffixes: tuple[str, ...]) -> list[InputFile]:
+def find_files(inputs: Iterable[str], suffixes: tuple[str, ...]) -> FileList:
     """The files of paths, folders (searched to the bottom) and glob patterns, sorted by path.
 
-    Sorted, so that the result does not depend on the file system. Raises UsageError when something
-    is not there, a folder or pattern holds no fitting file, or all files are empty.
+    Sorted, so that the result does not depend on the file system; once each. Raises UsageError when
+    something is not there, a folder or pattern holds no fitting file, or all files are empty.
     """
-    found: dict[str, InputFile] = {}
+    listings = []
     for given in inputs:
         matches = [given] if os.path.exists(given) else sorted(glob.glob(given, recursive=True))
         if not matches:
             raise UsageError(f"input {given} does not exist")
-        files = [file for match in matches for file in _files_below(match, suffixes)]
-        if not files:
+        folders = [files_below(match, suffixes) for match in matches if os.path.isdir(match)]
+        plain = (input_file(match) for match in matches if not os.path.isdir(match))
+        files = heapq.merge(plain, *folders, key=_path)
+        first = next(files, None)
+        if first is None:
             raise UsageError(f"input {given} holds no file that ends in {' '.join(suffixes)}")
-        found.update((file.path, file) for file in files)
-    listed = [found[path] for path in sorted(found)]
-    if not any(file.num_bytes for file in listed):
-        names = listed[0].path if len(listed) == 1 else f"all {len(listed)} files"
+        listings.append(chain([first], files))
+    merged = groupby(heapq.merge(*listings, key=_path), key=_path)
+    listed = FileList(next(same) for _, same in merged)
+    if not listed.num_bytes:
+        names = next(iter(listed)).path if len(listed) == 1 else f"all {len(listed)} files"
         raise UsageError(f"input is empty: {names} of 0 bytes")
     return listed
 
 
-def _files_below(path: str, suffixes: tuple[str, ...]) -> list[InputFile]:
-    if not os.path.isdir(path):
-        return [_input_file(path)]
-    return [
-        _input_file(os.path.join(folder, name))
-        for folder, _, names in os.walk(path)
-        for name in names
-        if name.endswith(suffixes) or not suffixes
-    ]
-
-
-def _input_file(path: str) -> InputFile:
-    try:
-        with open(path, "rb"):
-            return InputFile(path, Path(path).stat().st_size)
-    except OSError as error:
-        raise UsageError(f"input {path} cannot be read: {error.strerror}") from None
+def _path(file: InputFile) -> str:
+    return file.path
