@@ -6,8 +6,10 @@
 ":"""
 
 import os
+import signal
 import sys
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main answers it with a line
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 

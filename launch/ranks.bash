@@ -17,26 +17,35 @@ done
 
 children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
 
-# deepspeed does not pass signals on: the ranks get them from here, so that they save and end.
+# deepspeed does not pass signals on, or gives the ranks 30 seconds: it runs in a process group of its
+# own, and the ranks get signals from here, so that they save and end. Before there are ranks there is
+# nothing to save.
 pass_on() {
-  local launcher rank
+  local launcher rank ranks=
   for launcher in $(children "$DEEPSPEED"); do
-    for rank in $(children "$launcher"); do kill -s "$1" "$rank" 2> /dev/null; done
+    for rank in $(children "$launcher"); do ranks="$ranks $rank"; done
   done
+  if [ -n "$ranks" ]; then kill -s "$1" $ranks 2> /dev/null; else kill -TERM -- "-$DEEPSPEED" 2> /dev/null; fi
 }
-trap 'pass_on TERM' TERM
+INTERRUPTED=
+trap 'pass_on TERM' TERM HUP
 trap 'pass_on USR1' USR1
-trap ':' INT # the terminal sends it to all processes itself
+trap 'INTERRUPTED=1; pass_on INT' INT
 
 # Ranks say themselves what was wrong; deepspeed would say the code and all arguments after it.
+set -m
 deepspeed --log_level critical ${DEEPSPEED_ARGS-} "$SELF" "$@" &
 DEEPSPEED=$!
-CODE=255
-while [ "$CODE" -gt 128 ] && kill -0 "$DEEPSPEED" 2> /dev/null; do
-  wait "$DEEPSPEED"
-  CODE=$?
+set +m
+while kill -0 "$DEEPSPEED" 2> /dev/null; do
+  wait "$DEEPSPEED" # or until a signal comes
 done
-if [ "$CODE" -gt 130 ]; then
+wait "$DEEPSPEED"
+CODE=$?
+if [ -n "$INTERRUPTED" ] && [ "$CODE" -gt 130 ]; then
+  echo "$(basename "$SELF" .sh): interrupted" >&2
+  CODE=130
+elif [ "$CODE" -gt 130 ]; then
   echo "$(basename "$SELF" .sh): a rank was killed (deepspeed ended with $CODE); start again to resume" >&2
 fi
 exit "$CODE"

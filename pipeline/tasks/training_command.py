@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from pipeline.command_line import Parser
-from pipeline.errors import ConfigError, PipelineError, report
+from pipeline.errors import EXIT_INTERRUPTED, ConfigError, PipelineError, report
 from pipeline.ranks import Placement, find_placement
 from pipeline.talk import be_quiet
 
@@ -70,6 +71,14 @@ class TrainingCommand(Generic[C, P]):
 
     def main(self, argv: Sequence[str]) -> int:
         """Runs the command on this rank and returns its exit code."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return self._main(argv)
+        except KeyboardInterrupt as error:  # before the ranks meet: the first says it
+            alone = os.environ.get("RANK", "0") == "0"
+            return report(error, self.name) if alone else EXIT_INTERRUPTED
+
+    def _main(self, argv: Sequence[str]) -> int:
         try:
             arguments = self._parser().parse_intermixed_args(argv)
             be_quiet(arguments.quiet)
@@ -111,7 +120,7 @@ class TrainingCommand(Generic[C, P]):
                 check = self.check_dry or self.check
                 print(check(self._load(arguments), placement.size).describe(), flush=True)
             return 0
-        except (Exception, KeyboardInterrupt) as error:
+        except Exception as error:
             return report(error, self.name)
 
     def _parser(self) -> ArgumentParser:

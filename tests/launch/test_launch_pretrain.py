@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,15 +78,35 @@ def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_
 
 
 @pytest.mark.dist
-def test_bash_starts_deepspeed_and_passes_sigterm_on(
-    signalled, toy_config, tmp_path, environ, free_port
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_bash_starts_deepspeed_and_passes_signals_on(
+    signalled, toy_config, tmp_path, environ, free_port, number, expected
 ):
     environ = environ | {"DEEPSPEED_ARGS": port(free_port)}
     command = ["bash", PRETRAIN, "--config", toy_config, "train.num_steps=100000"]
-    code, out, err = signalled(signal.SIGTERM, command, environ)
-    assert code == 0, out + err
-    assert "stopped by SIGTERM at step " in out
+    code, out, err = signalled(number, command, environ)
+    assert code == expected, out + err
+    assert f"stopped by {number.name} at step " in out
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
+
+
+def test_ctrl_c_before_there_are_ranks_is_one_line(toy_config, tmp_path, environ):
+    """A deepspeed that starts no rank; Ctrl-C goes to the whole process group of the terminal."""
+    stand_in = tmp_path / "bin" / "deepspeed"
+    stand_in.parent.mkdir()
+    stand_in.write_text("#!/bin/sh\ntouch started\nsleep 60 & wait\n")
+    stand_in.chmod(0o755)
+    path = f"{stand_in.parent}{os.pathsep}{environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", PRETRAIN, "--config", str(toy_config)], cwd=tmp_path, env=environ | {"PATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (130, "", "pretrain: interrupted\n")
 
 
 @pytest.mark.dist
