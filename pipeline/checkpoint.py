@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpst.hf.files import ModelFolderError, open_model
+from gpst.hf.errors import ModelFolderError
+from gpst.hf.files import open_model
 from pipeline.checkpoint_files import (
     FOLDER,
     check_no_checkpoints,

@@ -85,7 +85,8 @@ def _to_hf(options: Namespace) -> None:
         raise CheckpointError(f"no checkpoint in {checkpoint}: there is no such folder")
     from gpst.classifier import split_classifier
     from gpst.config import config_from_dict
-    from gpst.hf.files import ModelFolderError, export, open_model
+    from gpst.hf.errors import ModelFolderError
+    from gpst.hf.files import export, open_model
     from pipeline.checkpoint import weights_in
     from pipeline.checkpoint_files import whole_checkpoint
 
@@ -160,7 +161,8 @@ def _from_hf(options: Namespace) -> None:
 
 
 def _from_reference(options: Namespace) -> None:
-    from gpst.hf.files import ModelFolderError, export, open_model
+    from gpst.hf.errors import ModelFolderError
+    from gpst.hf.files import export, open_model
     from gpst.hf.reference import ReferenceError, convert, read_tensors
 
     tokenizer = Path(options.tokenizer)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn
 
-from gpst.hf.files import ModelFolderError
+from gpst.hf.errors import ModelFolderError
 
 EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 _CHUNK_LINES = 1024

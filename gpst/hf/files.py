@@ -14,14 +14,11 @@ from torch import Tensor, nn
 
 from gpst.config import ConfigError, GPSTConfig, GPT2Config, config_from_dict, config_to_dict
 from gpst.hf.codec import Codec
+from gpst.hf.errors import ModelFolderError
 
 PREFIX = "gpst."
 """Of the core model's parameters in the exported weights."""
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-
-
-class ModelFolderError(ValueError):
-    """A folder is not an exported model, or is damaged; the message names file and cure."""
 
 
 @dataclass(frozen=True)

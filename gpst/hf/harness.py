@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gpst.hf.commands import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE, say
-from gpst.hf.files import ModelFolderError
+from gpst.hf.errors import ModelFolderError
 from gpst.hf.interface import GPST
 from gpst.search.batches import search_texts
 from gpst.search.generate import generate

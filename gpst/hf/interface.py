@@ -13,7 +13,8 @@ import torch
 from gpst import model as core
 from gpst.hf.codec import Codec, Sentence, check_length
 from gpst.hf.device import usable_device
-from gpst.hf.files import ModelFolderError, open_model
+from gpst.hf.errors import ModelFolderError
+from gpst.hf.files import open_model
 from gpst.search.batches import batches, search_texts
 from gpst.search.generate import Generation, generate
 from gpst.search.half import multiply_in

@@ -5,11 +5,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gpst.hf.commands import EXIT_USAGE, Parser, model_argument, options_of
-from gpst.hf.files import ModelFolderError
-from gpst.hf.interface import GPST
+from gpst.hf.errors import ModelFolderError
+
+if TYPE_CHECKING:
+    from gpst.hf.interface import GPST
 
 PAGE = Path(__file__).with_name("page.html")
 MAX_CHARACTERS = 400
@@ -17,7 +19,7 @@ MAX_NEW_TOKENS = 60
 _BEAM = 20
 
 
-def create_app(model: GPST) -> Any:
+def create_app(model: "GPST") -> Any:
     """The application (FastAPI). One request computes at a time: the model has one device."""
     from fastapi import Body, FastAPI
     from fastapi.responses import FileResponse, JSONResponse
@@ -98,6 +100,8 @@ def main(argv: Sequence[str]) -> int:
     options = options_of(parser, argv)
     try:
         import uvicorn
+
+        from gpst.hf.interface import GPST
 
         app = create_app(GPST.from_pretrained(options.model, options.device))
     except ImportError as error:

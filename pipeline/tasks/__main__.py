@@ -42,11 +42,8 @@ def main(argv: Sequence[str]) -> int:
         print(usage())
         return 0
     if task not in TASKS:
-        given = argv[0] if argv else ""
-        print(
-            f"evaluate: task {given!r} does not exist; try: launch/evaluate.sh perplexity --help",
-            file=sys.stderr,
-        )
+        given = f"task {argv[0]!r} does not exist" if argv else "no task is given"
+        print(f"evaluate: {given}; known are {', '.join(TASKS)} (see --help)", file=sys.stderr)
         return EXIT_USAGE
     module = importlib.import_module(f"pipeline.tasks.{task}")
     return run_task(task, module.SUMMARY, module.add_arguments, module.run, argv[1:])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from gpst.classifier import split_classifier
 from gpst.config import ModelConfig, config_from_dict
 from gpst.hf.codec import Codec
-from gpst.hf.files import ModelFolderError, open_model
+from gpst.hf.errors import ModelFolderError
+from gpst.hf.files import open_model
 from gpst.model import build_model
 from pipeline.errors import ConfigError, DataError
 

@@ -14,7 +14,8 @@ from transformers import (
 import gpst.hf
 from gpst.batch import ContextBatch
 from gpst.classifier import Classifier, split_classifier
-from gpst.hf.files import ModelFolderError, core_config, export, open_model
+from gpst.hf.errors import ModelFolderError
+from gpst.hf.files import core_config, export, open_model
 from gpst.losses import total_loss
 
 ROWS = [[[5, 9, 17], [200, 3]], [[7, 8, 40, 41, 42]]]

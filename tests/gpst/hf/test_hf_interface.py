@@ -5,7 +5,7 @@ import pytest
 
 from gpst import GPST
 from gpst.hf.codec import Codec
-from gpst.hf.files import ModelFolderError
+from gpst.hf.errors import ModelFolderError
 from gpst.search.sampling import Sampling
 
 SENTENCE = "The unbelievable cats weren't sleeping."
@@ -76,6 +76,9 @@ def test_parse_refuses(model):
         model.parse("a", "up")
     with pytest.raises(ValueError, match=r"a sentence has .* tokens, but the model takes 128"):
         model.parse("boats " * 200)
+    for beam in (0, -1):
+        with pytest.raises(ValueError, match=f"beam: {beam} is not allowed"):
+            model.parse("a", "left-to-right", beam=beam)
 
 
 def test_embed_gives_words_and_constituents_with_vectors(model):
