@@ -2,7 +2,12 @@
 
 import sys
 
-from gpst.hf.commands import main
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        from gpst.hf.commands import main
+
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:  # while the modules were loaded
+        print("gpst: interrupted", file=sys.stderr)
+        code = 130
+    sys.exit(code)

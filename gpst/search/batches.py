@@ -39,10 +39,11 @@ def search_batches(
 ) -> Iterator[tuple[list[int], list[TextResult]]]:
     """`search_text` for any number of contexts: numbers and results of a batch at a time."""
     on_cpu = model.embedding.weight.device.type == "cpu"
-    most = (_CPU_ROWS if on_cpu else _GPU_ROWS) // beam
+    most = (_CPU_ROWS if on_cpu else _GPU_ROWS) // max(1, beam)
     lengths = [sum(len(sentence) for sentence in context) for context in contexts]
-    if on_cpu and lengths:
-        most = min(most, int(_CPU_BYTES / (max(lengths) * _bytes_of_token(model, beam))))
+    if on_cpu:
+        longest = max(lengths, default=0) + 1
+        most = min(most, int(_CPU_BYTES / (longest * _bytes_of_token(model, max(1, beam)))))
     # Nothing is padded on a CPU, and many rows make better use of the weights that are read.
     for batch in batches(lengths, max(1, most), even=not on_cpu):
         own = None if inner is None else [inner[k] for k in batch]

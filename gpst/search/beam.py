@@ -18,7 +18,7 @@ from gpst.composition import plain_norm
 from gpst.model import GPST
 from gpst.search.candidates import COMP, START, Candidates, Reading
 from gpst.search.history import History
-from gpst.search.vocabulary import log_p_of
+from gpst.search.vocabulary import TokenScores, Vocabulary
 
 
 class Beam:
@@ -49,6 +49,7 @@ class Beam:
         generator = model.generator
         self._types = History(generator.type_layers, num_contexts, beam, weight)
         self._tokens = History(generator.token_layers, num_contexts, beam, weight)
+        self._vocabulary = Vocabulary(model)
         # The nodes, in the slots of the type layers' history.
         self._vectors = weight.new_zeros(num_contexts, 1, model.config.composition.dim)
         self._integers = torch.zeros(3, num_contexts, 1, dtype=torch.int64, device=device)
@@ -155,15 +156,11 @@ class Beam:
         )
         return self.model.generator.token_features(hidden), slots
 
-    def token_log_p(
-        self,
-        features: Float[Tensor, "M H"],
-        tokens: Int64[Tensor, "M"],
-        least: Float[Tensor, "M"] | None = None,
-    ) -> Float[Tensor, "M"]:
-        """log p(token) under GEN of one token a row, float64; what is surely below `least` may be
-        minus infinity."""
-        return log_p_of(self.model, features, tokens, least)
+    def token_scores(
+        self, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
+    ) -> TokenScores:
+        """log p(token) under GEN of one token a row: bounds, and exact ones on demand."""
+        return TokenScores(self._vocabulary, features, tokens)
 
     def unread(self, active: Bool[Tensor, "C b"]) -> Candidates:
         """The hypotheses that stay as they are: those that are not active."""

@@ -191,31 +191,47 @@ class _TextSearch:
         known = Candidates.joined([beam.unread(active), reading.comp(comp & reading.valid)])
         gen = reading.start <= tables.gen_limit.gather(1, reading.words)
         gen &= reading.valid
-        least = None
         if not self.counts_dropped:
             # A score only falls: below the last one that is kept without GEN, GEN has no chance.
-            least = known.log_p.topk(self.size, dim=1).values[:, -1:]
-            gen &= reading.log_p + reading.gen_log_p >= least
+            gen &= reading.log_p + reading.gen_log_p >= self._last_kept(known.log_p)
         if bool(gen.any()):
-            known = Candidates.joined([known, self._gen(reading, gen, least)])
+            known = Candidates.joined([known, self._gen(reading, gen, known.log_p)])
         beam.keep_best(known, self.size)
+
+    def _last_kept(self, *log_p: Float[Tensor, "C _"]) -> Float[Tensor, "C 1"]:
+        """The least score that would be kept of these."""
+        return torch.cat(log_p, 1).topk(self.size, dim=1).values[:, -1:]
 
     def _gen(
         self,
         reading: Reading,
         allowed: Bool[Tensor, "C F"],
-        least: Float[Tensor, "C 1"] | None,
+        others: Float[Tensor, "C K"],
     ) -> Candidates:
-        """Args: least: candidates below this score may be left out."""
+        """Args: others: scores of the candidates that GEN competes with."""
         features, slots = self.beam.token_features(reading, allowed)
         tokens = self.tables.next_token.gather(1, reading.words)
-        before = reading.log_p + reading.gen_log_p
-        needed = None if least is None else (least - before)[allowed]
+        scores = self.beam.token_scores(features, tokens[allowed])
+        before = (reading.log_p + reading.gen_log_p)[allowed]
         log_p = torch.full_like(reading.log_p, -torch.inf)
-        found = self.beam.token_log_p(features, tokens[allowed], needed)
-        log_p[allowed] = found + before[allowed]
+        place = allowed.flatten().nonzero().squeeze(1)
+
+        def score(wanted: Bool[Tensor, "C F"]) -> None:
+            rows = wanted[allowed].nonzero().squeeze(1)
+            found = before[rows] + scores.exact(rows)
+            log_p.view(-1).index_copy_(0, place[rows], found)
+
         if self.counts_dropped:
+            score(allowed)
             self.written = torch.logaddexp(self.written, log_p.logsumexp(1))
+        else:
+            # First those that are kept if all are as good as their bounds say; then the others
+            # whose bound is above what is kept now: those left are surely dropped.
+            upper = torch.full_like(log_p, -torch.inf)
+            upper[allowed] = before + scores.upper
+            first = allowed & (upper >= self._last_kept(others, upper))
+            score(first)
+            score(allowed & ~first & (upper >= self._last_kept(others, log_p)))
         return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)
 
     def results(

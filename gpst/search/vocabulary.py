@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -17,8 +18,8 @@ from gpst.search.packed import Product
 _TILE = 4096
 """Tokens at a time: the logits of 250 rows stay in the processor's cache."""
 _FIRST_TILE = 1024
-"""Fewer at first: they are frequent ones where ids go by frequency, and bound the others' share."""
-_GPU_LOGITS = 1 << 26
+"""Fewer at first: they are frequent ones where ids go by frequency, and hold much of the mass."""
+_GPU_TILE = 1 << 18
 _TABLE, _PRODUCTS = "search_vocabulary", "search_products"
 
 
@@ -36,48 +37,74 @@ def _sizes(vocab_size: int) -> list[int]:
     return [b - a for a, b in pairwise([0, *ends]) if b > a]
 
 
-def _logits(model: GPST, table: Tensor, num_rows: int) -> Iterator[tuple[Tensor, Product | None]]:
-    """Tiles of the table, with their packed products if the model has them."""
-    if table.device.type != "cpu":
-        for part in table.split(max(1, _GPU_LOGITS // max(1, num_rows))):
-            yield part, None
-        return
-    parts = table.split(_sizes(len(table)))
-    products: list[Product | None] = getattr(model, _PRODUCTS, [None] * len(parts))
-    yield from zip(parts, products, strict=True)
+class Vocabulary:
+    """The tied embedding as what features are multiplied with."""
+
+    def __init__(self, model: GPST):
+        self.weight = model.embedding.weight
+        self.table: Tensor = getattr(model, _TABLE, self.weight)
+        on_cpu = self.table.device.type == "cpu"
+        self.parts = self.table.split(_sizes(len(self.table)) if on_cpu else _GPU_TILE)
+        products: list[Product] = getattr(model, _PRODUCTS, [])
+        self.products = products if on_cpu and products else [None] * len(self.parts)
+
+    def log_sum(self, part: int, inputs: Float[Tensor, "R H"]) -> Float[Tensor, "R"]:
+        """Log of the sum over a part's tokens of exp of the logits, float64."""
+        product, weight = self.products[part], self.parts[part]
+        logits = F.linear(inputs, weight) if product is None else product(inputs, weight, None)
+        return at_least_fp32(logits).logsumexp(1).to(torch.float64)
+
+    @cached_property
+    def means(self) -> Float[Tensor, "rest H"]:
+        """The mean embedding of each part but the first."""
+        return torch.stack([at_least_fp32(part).mean(0) for part in self.parts[1:]])
+
+    @cached_property
+    def log_sizes(self) -> Float[Tensor, "rest"]:
+        """Log of the number of tokens of each part but the first."""
+        sizes = [math.log(len(part)) for part in self.parts[1:]]
+        return torch.tensor(sizes, dtype=torch.float64, device=self.table.device)
+
+
+class TokenScores:
+    """log softmax(features E^T) at one token a row: bounds of all rows, exact ones where asked.
+
+    The token's own logit is computed by itself, in the features' precision. The sum over the first
+    part of the vocabulary is exact; that over another is at least its size times exp of its mean
+    logit (Jensen), which one product with the part's mean embedding gives.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
+    ):
+        self._vocabulary = vocabulary
+        own = vocabulary.weight.index_select(0, tokens)
+        self._own = (features * own).sum(1).to(torch.float64)
+        self._inputs = features.to(vocabulary.table.dtype)
+        self._first = vocabulary.log_sum(0, self._inputs)
+        least = self._first
+        if len(vocabulary.parts) > 1:
+            logits = (at_least_fp32(features) @ vocabulary.means.T).to(torch.float64)
+            rest = (logits + vocabulary.log_sizes).logsumexp(1)
+            # Sums are rounded: half precision's by more.
+            slack = 1e-4 if self._inputs.dtype == features.dtype else 0.1
+            least = torch.logaddexp(self._first, rest) - slack
+        self.upper: Float[Tensor, "M"] = (self._own - least).clamp_max(0.0)
+        """What no row's log p exceeds, float64."""
+
+    def exact(self, rows: Int64[Tensor, "R"]) -> Float[Tensor, "R"]:
+        """log p of some rows, float64."""
+        inputs = self._inputs.index_select(0, rows)
+        total = self._first.index_select(0, rows)
+        if len(rows):
+            for part in range(1, len(self._vocabulary.parts)):
+                total = torch.logaddexp(total, self._vocabulary.log_sum(part, inputs))
+        return (self._own.index_select(0, rows) - total).clamp_max(0.0)
 
 
 def log_p_of(
-    model: GPST,
-    features: Float[Tensor, "M H"],
-    tokens: Int64[Tensor, "M"],
-    least: Float[Tensor, "M"] | None = None,
+    model: GPST, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
 ) -> Float[Tensor, "M"]:
-    """log softmax(features E^T) at one token a row, float64.
-
-    The token's own logit is computed by itself, in the features' precision.
-
-    Args:
-        least: a row may give minus infinity where its log p is below this. The sum over the tiles
-            so far bounds a row's log p from above, and rows that fall below leave the product.
-    """
-    weight = model.embedding.weight
-    own = (features * weight.index_select(0, tokens)).sum(1).to(torch.float64)
-    table: Tensor = getattr(model, _TABLE, weight)
-    inputs = features.to(table.dtype)
-    found = torch.full_like(own, -torch.inf)
-    rows = torch.arange(len(own), device=own.device)
-    total = torch.full_like(own, -torch.inf)
-    for part, product in _logits(model, table, len(own)):
-        logits = F.linear(inputs, part) if product is None else product(inputs, part, None)
-        total = torch.logaddexp(total, at_least_fp32(logits).logsumexp(1).to(total.dtype))
-        if least is None:
-            continue
-        still = (own - total >= least).nonzero().squeeze(1)
-        if len(still) == 0:
-            return found
-        if len(still) < len(rows):
-            rows, own, total, least, inputs = (
-                values.index_select(0, still) for values in (rows, own, total, least, inputs)
-            )
-    return found.index_copy_(0, rows, (own - total).clamp_max(0.0))
+    """log softmax(features E^T) at one token a row, float64."""
+    scores = TokenScores(Vocabulary(model), features, tokens)
+    return scores.exact(torch.arange(len(tokens), device=tokens.device))

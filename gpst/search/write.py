@@ -24,6 +24,7 @@ from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.generate import Generation, replay
 from gpst.search.sampling import Sampling, drawn_from
 from gpst.search.text import Context, TextTables
+from gpst.search.vocabulary import log_p_of
 
 _UNDRAWN = -3
 """The pending word of a hypothesis that waits for the drawing."""
@@ -156,7 +157,7 @@ class _WordSampler:
         log_p = (reading.log_p + reading.gen_log_p).masked_fill(~allowed, -torch.inf)
         given = self.next_token.gather(1, reading.words)
         known = allowed & ~free
-        log_p[known] += self.beam.token_log_p(features[known], given[known])
+        log_p[known] += log_p_of(self.model, features[known], given[known])
         pending = torch.where(free, _UNDRAWN, given)
         return Candidates(log_p, reading.rows, pending, reading.words + 1, reading.slots, slots)
 

@@ -13,7 +13,7 @@ from gpst.search import batches
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP
 from gpst.search.parse import search_text
-from gpst.search.vocabulary import log_p_of
+from gpst.search.vocabulary import TokenScores, Vocabulary
 
 
 def plain_search(oracle, sentence: list[int], beam: int) -> tuple[list[float], dict]:
@@ -116,41 +116,54 @@ def uncached(model, actions: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tenso
     return types, features @ model.embedding.weight.T
 
 
-def test_a_bounded_row_is_right_or_surely_below_its_bound(tiny):
-    model = tiny(vocab_size=9000)  # two whole tiles and a part
+@pytest.mark.parametrize("size", [500, 4096, 9000])
+@torch.no_grad()
+def test_no_log_p_exceeds_its_bound(tiny, size):
+    model = tiny(vocab_size=size)
     torch.manual_seed(0)
-    features = torch.randn(40, 16, dtype=torch.float64)
-    tokens = torch.randint(0, 9000, (40,))
-    exact = log_p_of(model, features, tokens)
-    least = exact + torch.linspace(-3, 3, 40)
-    found = log_p_of(model, features, tokens, least)
-    kept = found > -torch.inf
-    assert torch.equal(found[kept], exact[kept])
-    assert bool((exact[~kept] < least[~kept]).all())
-    assert bool(kept[exact >= least].all())
-    assert int((~kept).sum()) > 5  # and it saves something
-    nothing = log_p_of(model, features, tokens, torch.full_like(least, 1.0))
-    assert bool((nothing == -torch.inf).all())
+    tokens = torch.randint(0, size, (40,))
+    for scale in (0.01, 0.3, 3.0):
+        features = torch.randn(40, 16, dtype=torch.float64) * scale
+        scores = TokenScores(Vocabulary(model), features, tokens)
+        exact = (features @ model.embedding.weight.T).log_softmax(1)[range(40), tokens]
+        assert torch.allclose(scores.exact(torch.arange(40)), exact, atol=1e-10)
+        rows = torch.tensor([7, 3])
+        assert torch.allclose(scores.exact(rows), exact[rows], atol=1e-10)
+        assert bool((scores.upper >= exact - 1e-10).all())
+        # Tight where the logits hardly differ, and never more than 0 = log 1.
+        assert scale > 0.01 or float((scores.upper - exact).max()) < 0.01
+        assert float(scores.upper.max()) <= 0
+    assert scores.exact(rows[:0]).shape == (0,)
 
 
-def test_bounds_change_no_result(tiny, monkeypatch):
+def test_what_is_left_out_changes_no_result(tiny, monkeypatch):
     model = tiny(5, vocab_size=9000)
     rng = np.random.default_rng(1)
     contexts = [[rng.integers(0, 9000, n).tolist()] for n in (4, 12, 25)]
+    counts = {"scored": 0, "all": 0}
+    exact = TokenScores.exact
+
+    def counted(scores, rows):
+        counts["scored"] += len(rows)
+        return exact(scores, rows)
+
+    monkeypatch.setattr(TokenScores, "exact", counted)
     bounded = search_text(model, contexts, beam=4, num_best=4)
-    rows: list[int] = []
+    scored = counts["scored"]
 
-    def whole(model, features, tokens, least=None):
-        rows.append(len(features))
-        return log_p_of(model, features, tokens)
+    def everything(scores, *arguments):
+        init(scores, *arguments)
+        scores.upper = torch.zeros_like(scores.upper)
+        counts["all"] += len(scores.upper)
 
-    monkeypatch.setattr("gpst.search.beam.log_p_of", whole)
+    init = TokenScores.__init__
+    monkeypatch.setattr(TokenScores, "__init__", everything)
     for found, expected in zip(
         bounded, search_text(model, contexts, beam=4, num_best=4), strict=True
     ):
         assert found.parses == expected.parses
         assert found.prefix_log_p == pytest.approx(expected.prefix_log_p, abs=1e-12)
-    assert sum(rows) > 0
+    assert scored < 0.8 * counts["all"]
 
 
 def test_batches_of_unlike_lengths_give_what_even_ones_give(tiny, monkeypatch):
