@@ -82,6 +82,10 @@ def _build(options: Namespace, runner: Runner | None) -> int:
     for split, count in dataset.manifest.num_documents.items():
         if not count and (split == "train" or arguments.validation_fraction):
             _warn(options, f"no document fell into {split}")
+    cut = dataset.manifest.counters.get("documents_cut_too_long", 0)
+    if cut and options.source == "text" and not options.split_blank_lines:
+        files = "a file was" if cut == 1 else f"{cut} files were"
+        _warn(options, f"{files} too long for one document and cut; try --split-blank-lines")
     return 0
 
 

@@ -184,6 +184,16 @@ def test_bad_utf8(prepare, tmp_path):
     check(skipped, 3, "bad_utf8 1")
 
 
+def test_a_file_that_is_many_documents(prepare, corpus, monkeypatch):
+    """One large file is one document, and one worker's: what was probably meant is said."""
+    monkeypatch.setattr("data_prep.sources.long_documents.MAX_DOCUMENT_BYTES", 300)
+    code, out, error = prepare("--validation-fraction", "0", input=corpus / "02.txt")
+    assert code == 0
+    assert "documents_cut_too_long: 1" in out
+    message = "warning: a file was too long for one document and cut; try --split-blank-lines\n"
+    assert error == message
+
+
 def test_utf16(prepare, tmp_path, corpus):
     (corpus / "wide.txt").write_text("Sixteen bits", encoding="utf-16")
     assert "dropped/utf16_file: 1" in prepare()[1]
