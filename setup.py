@@ -19,4 +19,5 @@ setup(
         "pipeline.shipped.configs": ["**/*.yaml"],
         "pipeline.shipped.launch": ["*.sh", "*.bash", "*.py", "slurm/*"],
     },
+    exclude_package_data={"pipeline.shipped.launch": ["demo.sh"]},  # `make demo`, in the checkout
 )

@@ -14,6 +14,7 @@ import statistics
 import time
 
 import numpy as np
+from hardware import describe
 
 from gpst.chart.plan import build_plan
 
@@ -53,6 +54,7 @@ def main() -> None:
             f"{s} {t} threads": round(statistics.median(v) * 1e3, 1) for (s, t), v in times.items()
         },
         "charts": sizes,
+        "hardware": describe(),
     }
     print(json.dumps(report))
 
