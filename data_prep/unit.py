@@ -39,6 +39,7 @@ from data_prep.tokenizer.load import load_tokenizer
 
 # a document of a unit: the hash of its text and its size
 DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])
+_M_MMAP_THRESHOLD = -3  # malloc.h
 STREAMS = ("tokens", "sentences", "documents")
 
 
@@ -69,13 +70,15 @@ def _encoder(job: Job) -> Encoder:
 
 
 def _give_back_memory() -> None:
-    """What loading left behind in the C library's heap: some tens of MiB with GPT-2's vocabulary.
+    """What loading left behind in the C library's heap, and from now on large arrays when freed.
 
-    A C library without ``malloc_trim`` (not glibc) keeps it.
+    Each is some tens of MiB with GPT-2's vocabulary. C libraries other than glibc are left alone.
     """
     gc.collect()
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.malloc_trim(0)
+        library.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def run_unit(job: Job, unit: Unit) -> dict[str, Any]:

@@ -133,7 +133,8 @@ def larger_corpus(tmp_path):
     return folder
 
 
-def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files):
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files, how):
     output = tmp_path / "out"
     process = subprocess.Popen(
         command(larger_corpus, bpe_path, output, 2), stderr=subprocess.PIPE, text=True
@@ -142,7 +143,7 @@ def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files):
     limit = time.monotonic() + 60
     while len(list(units.glob("*.done"))) < 3 and time.monotonic() < limit:
         time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(how)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert not (output / "manifest.json").exists()
