@@ -159,7 +159,8 @@ class Monitor:
         time_s = self._time_s(time.monotonic())
         self._file.write({"step": step, "tokens": tokens, "time_s": time_s, **values})
         self._add(step, tokens, values)
-        shown = {name: f"{value:.4g}" for name, value in values.items() if "perplexity" in name}
+        names = [name for name in values if "perplexity" in name] or list(values)
+        shown = {name: f"{values[name]:.4g}" for name in names}
         self._say(f"step {step}/{self._num_steps} held out", shown)
 
     def log_samples(

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
+from pipeline.errors import ConfigError
 from pipeline.tasks.finetune.task import FinetuneTask
 from pipeline.tasks.finetune.text import TextReader
 from pipeline.tasks.glue.config import GlueConfig
-from pipeline.tasks.glue.task import GlueTask
 from pipeline.tasks.grammar_induction.config import GrammarInductionConfig
-from pipeline.tasks.grammar_induction.finetune import GrammarInductionTask
 from pipeline.tasks.summarization.config import SummarizationConfig
-from pipeline.tasks.summarization.task import SummarizationTask
 
-_TASKS: dict[type, type[Any]] = {
-    GlueConfig: GlueTask,
-    SummarizationConfig: SummarizationTask,
-    GrammarInductionConfig: GrammarInductionTask,
+_TASKS: dict[type, tuple[str, str]] = {
+    GlueConfig: ("glue.task", "GlueTask"),
+    SummarizationConfig: ("summarization.task", "SummarizationTask"),
+    GrammarInductionConfig: ("grammar_induction.finetune", "GrammarInductionTask"),
 }
+"""Module and class. Only the one that is asked for is imported: each has packages of its own."""
 
 
 def make_task(section: Any, reader: TextReader, max_context_tokens: int) -> FinetuneTask:
     """The task that a section describes.
 
     Raises:
-        ConfigError: its data is not there.
+        ConfigError: its data, or a package that it needs, is not there.
     """
-    return _TASKS[type(section)](section, reader, max_context_tokens)
+    module, name = _TASKS[type(section)]
+    try:
+        task = getattr(import_module(f"pipeline.tasks.{module}"), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        raise ConfigError(f"{package} is not installed: pip install 'gpst[tasks]'") from None
+    return task(section, reader, max_context_tokens)

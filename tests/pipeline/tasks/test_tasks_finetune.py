@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from pipeline.tasks.finetune.config import finetune_to_yaml, load_finetune_confi
 from pipeline.tasks.finetune.examples import Example, ExampleSource, prepare_examples
 from pipeline.tasks.finetune.run import over_seeds
 from pipeline.tasks.finetune.task import gathered, shared
+from pipeline.tasks.finetune.tasks import make_task
 from pipeline.tasks.finetune.text import TextReader, cut
+from pipeline.tasks.glue.config import GlueConfig
 from pipeline.tasks.loading import find_model
 
 CONFIGS = sorted((REPOSITORY / "configs" / "finetune").glob("*.yaml"))
@@ -72,6 +75,15 @@ def test_wrong_configurations_are_one_line(override, message):
     path = REPOSITORY / "configs" / "finetune" / "glue_cola.yaml"
     with pytest.raises(ConfigError, match=message):
         load_finetune_config(path, ["init=x", override])
+
+
+def test_a_missing_package_is_one_line(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    for name in ("sklearn.metrics", "pipeline.tasks.glue.metrics", "pipeline.tasks.glue.task"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    reader = TextReader(model_folder("gpst"))
+    with pytest.raises(ConfigError, match=r"sklearn is not installed: pip install 'gpst\[tasks\]'"):
+        make_task(GlueConfig(task="cola", path=str(tmp_path)), reader, 64)
 
 
 def test_epochs_become_steps(tmp_path, model_folder):
