@@ -177,3 +177,18 @@ def test_an_engine_that_disagrees_is_not_used(monkeypatch, bpe_path):
 def test_unknown_engine(bpe_path):
     with pytest.raises(UsageError, match="engine 'x' does not exist"):
         get_engine("x", load_tokenizer(bpe_path))
+
+
+def test_a_new_encoder_now_and_then_changes_nothing(monkeypatch, bpe_path):
+    from data_prep.tokenizer.engines import GigatokenEngine
+
+    monkeypatch.setattr(GigatokenEngine, "RENEW_BYTES", 20)
+    loaded = load_tokenizer(bpe_path)
+    engine, reference = GigatokenEngine(loaded), ReferenceEngine(loaded)
+    first = engine._encoder
+    data = np.frombuffer(b"Dr. Smith went home.", np.uint8)
+    for _ in range(4):
+        found, expected = (e.encode(data, np.array([9, 20])) for e in (engine, reference))
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+    assert engine._encoder is not first
