@@ -72,7 +72,7 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         workers=options.workers,
         runner=runner,
         engine=options.engine,
-        show_progress=sys.stderr.isatty() and not options.quiet,
+        show_progress=not options.quiet,
     )
     dataset = build_dataset(
         options.input, options.tokenizer, options.output, arguments, running,

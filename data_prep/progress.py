@@ -1,22 +1,28 @@
-"""The progress bar of a build, on standard error."""
+"""The progress of a build, on standard error: a bar, or without a terminal a line a minute."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+LINE_EVERY_S = 60.0
+
 
 class Progress:
-    """Bytes of input done, documents, tokens; nothing at all when it is not shown.
+    """Bytes of input done, documents, time left; nothing at all when it is not shown.
 
     total_bytes: the weight of all units.
     """
 
     def __init__(self, total_bytes: int, show: bool):
         self._bar: Any = None
-        self._documents = self._dropped = 0
-        if show:
+        self._documents = self._dropped = self._bytes = 0
+        self._total, self._show = total_bytes, show
+        self._started = self._said = time.monotonic()
+        if show and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(
@@ -25,13 +31,27 @@ class Progress:
 
     def update(self, num_bytes: int, counters: Mapping[str, int]) -> None:
         """A unit is done."""
+        self._bytes += num_bytes
         self._documents += counters.get("documents", 0)
         self._dropped += sum(n for name, n in counters.items() if name.startswith("dropped/"))
+        now = time.monotonic()
+        rate = f"{self._documents / max(now - self._started, 1e-9):.0f}/s"
         if self._bar is not None:
-            elapsed = max(self._bar.format_dict["elapsed"], 1e-9)
-            rate = f"{self._documents / elapsed:.0f}/s"
             self._bar.set_postfix(documents=self._documents, rate=rate, dropped=self._dropped)
             self._bar.update(num_bytes)
+        elif self._show and now - self._said >= LINE_EVERY_S:
+            self._said = now
+            self._say(rate, now - self._started)
+
+    def _say(self, rate: str, seconds: float) -> None:
+        left = seconds * (self._total / max(self._bytes, 1) - 1)
+        minutes, rest = divmod(round(max(left, 0.0)), 60)
+        print(
+            f"build {self._bytes / max(self._total, 1):.0%} | {self._documents:,} documents, {rate}"
+            f" | {self._dropped:,} dropped | left {minutes // 60}:{minutes % 60:02}:{rest:02}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def __enter__(self) -> Progress:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from data_prep import progress
 from data_prep.build import BuildOptions, build
 from data_prep.errors import DataPrepError
 from data_prep.inspect import document_texts
@@ -233,7 +235,12 @@ def test_source_options_reach_the_workers(tmp_path, bpe_path):
     assert os.listdir(dataset.tokenizer_path)
 
 
-def test_progress_bar(tmp_path, corpus, bpe_path, capfd):
+def test_progress_is_a_bar_or_lines(tmp_path, corpus, bpe_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    build([str(corpus)], bpe_path, tmp_path / "c", ARGUMENTS, BuildOptions(show_progress=True))
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"build 100% \| 12 documents, \d+/s \| 0 dropped \| left 0:00:00", last)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     build([str(corpus)], bpe_path, tmp_path / "a", ARGUMENTS, BuildOptions(show_progress=True))
     shown = capfd.readouterr().err
     assert "100%" in shown
