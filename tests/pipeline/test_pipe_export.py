@@ -76,7 +76,14 @@ def episodes(folder: Path, config: Path, given: list[dict[str, Any]]) -> list[di
 def test_every_stage_is_exported_in_little_memory(toy_config, tokenizer, tmp_path):
     big = [f"model.{change}" for change in BIG] + ["train.stop_at_step=1"]
     runs = [tmp_path / f"stage{stage}" for stage in (1, 2, 3)]
-    given = [{"overrides": ["train.stop_at_step=1", f"run_dir={tmp_path / 'small'}"]}]
+    given: list[dict[str, Any]] = [
+        {
+            "ranks": ranks,
+            "overrides": ["train.stop_at_step=1", f"engine.zero_stage={stage}",
+                          f"run_dir={tmp_path / name}"],
+        }
+        for name, ranks, stage in (("small", 1, 2), ("plain", 2, 0))
+    ]  # fmt: skip
     for stage, run in enumerate(runs, 1):
         own = [f"engine.zero_stage={stage}", f"run_dir={run}"]
         given.append({"ranks": 2, "overrides": big + own})
@@ -93,6 +100,14 @@ def test_every_stage_is_exported_in_little_memory(toy_config, tokenizer, tmp_pat
         # The weights read, the pages of the checkpoint that hold them, and what was written,
         # read back; Adam's moments alone would be twice the size more.
         assert int(peak) < 3 * size + 10e6, (run.name, int(peak) / size)
+    plain = tmp_path / "plain"
+    assert (
+        convert.main(["to-hf", f"{plain}", f"{plain}-exported", "--tokenizer", f"{tokenizer}"]) == 0
+    )
+    for run in (tmp_path / "small", plain):
+        exported = load_file(f"{run}-exported/model.safetensors")
+        weights = load_model_weights(run)[1]
+        assert all(torch.equal(exported["gpst." + n], w) for n, w in weights.items())
 
 
 @pytest.mark.dist
