@@ -24,6 +24,7 @@ from benchmarks.synthetic_languages import LANGUAGES, Language
 from gpst.batch import ContextBatch
 from gpst.chart.plan import ChartPlan
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
+from gpst.layers import init_linear
 from gpst.losses import total_loss
 from gpst.model import GPST
 from gpst.search.parse import search_text
@@ -50,6 +51,8 @@ class Settings:
     window: int = 2
     gradient_stop: bool = True
     surrogate: bool = True
+    random_heads: bool = False
+    """The prediction heads start as random MLPs, not as linear maps."""
     dim: int = 32
     hidden_dim: int = 64
     layers: int = 1
@@ -61,7 +64,7 @@ class Settings:
 def make_model(settings: Settings, language: Language) -> GPST:
     """A GPST of some hundred thousand parameters."""
     dim, hidden = settings.dim, settings.hidden_dim
-    return GPST(
+    model = GPST(
         GPSTConfig(
             vocab_size=len(language.vocabulary),
             bos_token_id=0,
@@ -91,6 +94,11 @@ def make_model(settings: Settings, language: Language) -> GPST:
             ),
         )
     )
+    if settings.random_heads:
+        for head in (model.autoencoding_head, model.generator.token_head):
+            init_linear(head.dense)
+            init_linear(head.out)
+    return model
 
 
 @dataclass(frozen=True)
