@@ -121,7 +121,7 @@ def merge(options: Namespace) -> int:
     """``merge``: join datasets."""
     from data_prep.merge import merge as merge_datasets
 
-    _report(merge_datasets(options.datasets, options.output))
+    _report(merge_datasets(options.datasets, options.output, not options.quiet))
     return 0
 
 
@@ -181,7 +181,7 @@ def verify(options: Namespace) -> int:
     from data_prep.shard import open_dataset
     from data_prep.verify import verify as find_problems
 
-    problems = find_problems(options.dataset)
+    problems = find_problems(options.dataset, not options.quiet)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     if problems:

@@ -20,12 +20,14 @@ from data_prep.manifest import (
     ShardRecord,
     write_manifest,
 )
+from data_prep.progress import Progress
 from data_prep.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
+from data_prep.verify import bytes_of
 
 QUARANTINE = "quarantine.jsonl"
 
 
-def merge(paths: Sequence[str | Path], output: str | Path) -> Dataset:
+def merge(paths: Sequence[str | Path], output: str | Path, show_progress: bool = False) -> Dataset:
     """Copy the shards of datasets, in order, into a new dataset directory.
 
     Training and held-out documents stay what they are. Raises UsageError when the datasets do not
@@ -35,7 +37,8 @@ def merge(paths: Sequence[str | Path], output: str | Path) -> Dataset:
     output = Path(output)
     _check_fit(datasets)
     _make_empty(output)
-    shards = list(_copy_shards(datasets, output))
+    with Progress(bytes_of(datasets), show_progress, "merge") as progress:
+        shards = list(_copy_shards(datasets, output, progress))
     first = datasets[0]
     if first.tokenizer_path.is_dir():
         shutil.copytree(first.tokenizer_path, output / TOKENIZER_DIRECTORY)
@@ -84,7 +87,9 @@ def _make_empty(output: Path) -> None:
         raise UsageError(f"output {output} is not empty; choose another --output, or remove it")
 
 
-def _copy_shards(datasets: Sequence[Dataset], output: Path) -> Iterable[ShardRecord]:
+def _copy_shards(
+    datasets: Sequence[Dataset], output: Path, progress: Progress
+) -> Iterable[ShardRecord]:
     for split in SPLITS:
         number = 0
         for dataset in datasets:
@@ -92,6 +97,7 @@ def _copy_shards(datasets: Sequence[Dataset], output: Path) -> Iterable[ShardRec
                 copied = replace(record, name=f"{SHARD_PREFIX[split]}-{number:05d}")
                 for array in ARRAYS:
                     _copy(dataset, record, copied, array, output)
+                    progress.advance((output / copied.file_name(array)).stat().st_size)
                 yield copied
                 number += 1
 

@@ -1,4 +1,4 @@
-"""The progress of a build, on standard error: a bar, or without a terminal a line a minute."""
+"""The progress of long work, on standard error: a bar, or without a terminal a line a minute."""
 
 from __future__ import annotations
 
@@ -12,43 +12,51 @@ LINE_EVERY_S = 60.0
 
 
 class Progress:
-    """Bytes of input done, documents, time left; nothing at all when it is not shown.
+    """Bytes done and time left, of a build also documents; nothing at all when it is not shown.
 
-    total_bytes: the weight of all units.
+    total_bytes: the weight of all the work. name: of the command.
     """
 
-    def __init__(self, total_bytes: int, show: bool):
+    def __init__(self, total_bytes: int, show: bool, name: str = "build"):
         self._bar: Any = None
         self._documents = self._dropped = self._bytes = 0
-        self._total, self._show = total_bytes, show
+        self._total, self._show, self._name = total_bytes, show, name
         self._started = self._said = time.monotonic()
         if show and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=total_bytes, unit="B", unit_scale=True, desc="build", mininterval=0.5
+                total=total_bytes, unit="B", unit_scale=True, desc=name, mininterval=0.5
             )
 
     def update(self, num_bytes: int, counters: Mapping[str, int]) -> None:
         """A unit is done."""
-        self._bytes += num_bytes
         self._documents += counters.get("documents", 0)
         self._dropped += sum(n for name, n in counters.items() if name.startswith("dropped/"))
-        now = time.monotonic()
-        rate = f"{self._documents / max(now - self._started, 1e-9):.0f}/s"
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rate = f"{self._documents / seconds:.0f}/s"
         if self._bar is not None:
             self._bar.set_postfix(documents=self._documents, rate=rate, dropped=self._dropped)
+        self.advance(
+            num_bytes, f" | {self._documents:,} documents, {rate} | {self._dropped:,} dropped"
+        )
+
+    def advance(self, num_bytes: int, details: str = "") -> None:
+        """So many more bytes are done; `details` are for the line."""
+        self._bytes += num_bytes
+        now = time.monotonic()
+        if self._bar is not None:
             self._bar.update(num_bytes)
         elif self._show and now - self._said >= LINE_EVERY_S:
             self._said = now
-            self._say(rate, now - self._started)
+            self._say(details, now - self._started)
 
-    def _say(self, rate: str, seconds: float) -> None:
+    def _say(self, details: str, seconds: float) -> None:
         left = seconds * (self._total / max(self._bytes, 1) - 1)
         minutes, rest = divmod(round(max(left, 0.0)), 60)
         print(
-            f"build {self._bytes / max(self._total, 1):.0%} | {self._documents:,} documents, {rate}"
-            f" | {self._dropped:,} dropped | left {minutes // 60}:{minutes % 60:02}:{rest:02}",
+            f"{self._name} {self._bytes / max(self._total, 1):.0%}{details}"
+            f" | left {minutes // 60}:{minutes % 60:02}:{rest:02}",
             file=sys.stderr,
             flush=True,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +10,20 @@ import numpy as np
 from data_prep.errors import DatasetError
 from data_prep.files import sha256_of
 from data_prep.manifest import ARRAYS, SPLITS, ShardRecord
+from data_prep.progress import Progress
 from data_prep.shard import Dataset, Shard, open_dataset
 
 CHUNK = 1 << 22
 
 
-def verify(path: str | Path) -> list[str]:
+def verify(path: str | Path, show_progress: bool = False) -> list[str]:
     """Everything that is wrong with a dataset, a line each with the file's name; [] when sound.
 
     Raises DatasetError when it cannot be opened at all.
     """
     dataset = open_dataset(path)
-    problems = list(_check_hashes(dataset))
+    with Progress(bytes_of([dataset]), show_progress, "verify") as progress:
+        problems = list(_check_hashes(dataset, progress))
     if problems:
         return problems  # the values of damaged files would only repeat it
     for split in SPLITS:
@@ -31,11 +33,23 @@ def verify(path: str | Path) -> list[str]:
     return problems
 
 
-def _check_hashes(dataset: Dataset) -> Iterator[str]:
+def bytes_of(datasets: Iterable[Dataset]) -> int:
+    """What the shards of datasets weigh."""
+    return sum(
+        (dataset.path / shard.file_name(array)).stat().st_size
+        for dataset in datasets
+        for shard in dataset.manifest.shards
+        for array in ARRAYS
+    )
+
+
+def _check_hashes(dataset: Dataset, progress: Progress) -> Iterator[str]:
     for shard in dataset.manifest.shards:
         for array in ARRAYS:
             path = dataset.path / shard.file_name(array)
-            if sha256_of(path) != shard.files[array].sha256:
+            sound = sha256_of(path) == shard.files[array].sha256
+            progress.advance(path.stat().st_size)
+            if not sound:
                 yield f"{path}: damaged, its sha256 is not the manifest's; build the dataset again"
     expected = dataset.manifest.tokenizer.sha256
     path = dataset.tokenizer_path / "tokenizer.json"

@@ -10,6 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from data_prep import progress
+from data_prep.__main__ import main
 from data_prep.build import build
 from data_prep.deduplicate import find_duplicates
 from data_prep.errors import DatasetError, UsageError
@@ -41,6 +43,23 @@ def test_merge(tmp_path, corpus, bpe_path):
     assert len(names) == len(set(names))
     assert merged.manifest.counters["documents"] == 12
     assert merged.manifest.arguments == {"merged": [h.manifest.fingerprint for h in halves]}
+
+
+def test_verify_and_merge_say_how_far_they_are(tmp_path, corpus, bpe_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    halves = [str(build([str(corpus)], bpe_path, tmp_path / n, ARGUMENTS).path) for n in "ab"]
+    for name, command in (
+        ("verify", ["verify", halves[0]]),
+        ("merge", ["merge", *halves, "--output", str(tmp_path / "both")]),
+    ):
+        assert main(command) == 0
+        lines = capfd.readouterr().err.splitlines()
+        assert len(lines) % 3 == 0, "a line for each file of a shard"
+        shares = [int(re.match(rf"{name} (\d+)% \| left ", line)[1]) for line in lines]
+        assert shares == sorted(shares)
+        assert shares[-1] == 100
+    assert main(["verify", halves[0], "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_merge_command(tmp_path, run):
