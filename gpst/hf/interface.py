@@ -190,7 +190,8 @@ class GPST:
         """The surprisal of each word of a text, by word-level search.
 
         Args:
-            text: a text, whose sentences are found by simple rules; or its sentences.
+            text: a text, read as the beginning of a document, whose sentences are found by simple
+                rules; or sentences, each read as if it stood inside a text, after a space.
         Raises:
             ValueError: no words, or a text longer than the model's context.
         """
