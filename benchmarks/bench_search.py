@@ -31,7 +31,7 @@ from gpst.batch import ContextBatch
 from gpst.composition import plain_norm
 from gpst.hf.files import open_model
 from gpst.model import GPST, build_model
-from gpst.search.batches import search_texts
+from gpst.search.batches import in_order, search_batches
 from gpst.search.half import multiply_in
 from gpst.search.history import History
 
@@ -175,7 +175,7 @@ def main() -> None:
         record("GPT-2 scoring", timed(score) / len(sentences))
         for beam in options.beams:
             contexts = [[sentence] for sentence in sentences]
-            spent = timed(lambda b=beam, c=contexts: search_texts(searched, c, beam=b))
+            spent = timed(lambda b=beam, c=contexts: [*search_batches(searched, c, beam=b)])
             record(f"word-level search, beam {beam}", spent / len(sentences))
         if turn == 0:
             beam = options.beams[0]
@@ -184,7 +184,7 @@ def main() -> None:
                 record(f"plain loop, beam {beam}, {len(sentence)} tokens", spent)
             if not naive:
                 continue
-            [check] = search_texts(model, [[naive[0]]], beam=beam)
+            [check] = in_order(search_batches(model, [[naive[0]]], beam=beam))
             assert abs(check.log_p - plain.parse(naive[0], beam)) < 1e-2, "the two disagree"
     median = {name: statistics.median(values) for name, values in seconds.items()}
     spread = {name: max(values) - min(values) for name, values in seconds.items()}

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from gpst.hf.commands import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE, say
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.interface import GPST
-from gpst.search.batches import search_texts
+from gpst.search.batches import in_order, search_batches
 from gpst.search.generate import generate
 from gpst.search.sampling import Sampling
 
@@ -88,15 +88,10 @@ class HarnessModel(LM):
     def _prefixes(self, contexts: Sequence[list[list[int]]], quiet: bool) -> list[Any]:
         """For each context, log p of the tokens up to each, nats."""
         bar = tqdm(total=len(contexts), disable=quiet, file=sys.stderr)
-        found = search_texts(
-            self.gpst.model,
-            contexts,
-            beam=self.beam,
-            histories=1,
-            on_done=bar.update,
-        )
+        found = search_batches(self.gpst.model, contexts, beam=self.beam, histories=1)
+        results = in_order(found, bar.update)
         bar.close()
-        return [result.prefix_log_p for result in found]
+        return [result.prefix_log_p for result in results]
 
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = False

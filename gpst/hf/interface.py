@@ -15,7 +15,7 @@ from gpst.hf.codec import Codec, Sentence, check_length
 from gpst.hf.device import usable_device
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.files import open_model
-from gpst.search.batches import batches, search_texts
+from gpst.search.batches import batches, in_order, search_batches
 from gpst.search.generate import Generation, generate
 from gpst.search.half import multiply_in
 from gpst.search.inside import inside_parse
@@ -139,15 +139,14 @@ class GPST:
             return self._parse_inside(sentences, on_done)
         if method != "left-to-right":
             raise ValueError(f"method: {method!r} is not allowed; inside or left-to-right")
-        results = search_texts(
+        found = search_batches(
             self.model,
             [[s.tokens] for s in sentences],
             beam=beam,
             sync=sync,
             inner=[[s.inner] for s in sentences],
-            on_done=on_done,
         )
-        best = zip(sentences, (result.parses[0] for result in results), strict=True)
+        best = zip(sentences, (r.parses[0] for r in in_order(found, on_done)), strict=True)
         return [
             ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p) for s, p in best
         ]
@@ -228,7 +227,7 @@ class GPST:
         for text in texts:
             check_length("text", text, self.model.config.max_context_tokens)
         contexts = [[s.tokens for s in text] for text in texts]
-        results = search_texts(self.model, contexts, beam=beam, on_done=on_done)
+        results = in_order(search_batches(self.model, contexts, beam=beam), on_done)
         found = []
         for text, result in zip(texts, results, strict=True):
             bits = iter(result.surprisals.tolist())

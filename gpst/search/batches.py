@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpst.model import GPST
 from gpst.search.parse import TextResult, search_text
@@ -59,36 +59,21 @@ def search_batches(
         yield batch, results
 
 
-def search_texts(
-    model: GPST,
-    contexts: Sequence[Context],
-    *,
-    beam: int = 20,
-    sync: bool = True,
-    inner: Sequence[Inner] | None = None,
-    num_best: int = 1,
-    histories: int | None = None,
+def in_order(
+    found: Iterable[tuple[list[int], list[TextResult]]],
     on_done: Callable[[int], object] | None = None,
 ) -> list[TextResult]:
-    """`search_text` for any number of contexts.
+    """The results of `search_batches` in the order of its contexts.
 
     Args:
         on_done: hears after each batch how many contexts it had.
     """
-    found: dict[int, TextResult] = {}
-    for batch, results in search_batches(
-        model,
-        contexts,
-        beam=beam,
-        sync=sync,
-        inner=inner,
-        num_best=num_best,
-        histories=histories,
-    ):
-        found.update(zip(batch, results, strict=True))
+    results: dict[int, TextResult] = {}
+    for batch, own in found:
+        results.update(zip(batch, own, strict=True))
         if on_done is not None:
             on_done(len(batch))
-    return [found[k] for k in range(len(contexts))]
+    return [results[k] for k in range(len(results))]
 
 
 def _bytes_of_token(model: GPST, beam: int) -> float:

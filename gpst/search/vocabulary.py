@@ -20,6 +20,8 @@ _TILE = 4096
 _FIRST_TILE = 1024
 """Fewer at first: they are frequent ones where ids go by frequency, and hold much of the mass."""
 _GPU_TILE = 1 << 18
+_LOGITS = 1 << 26
+"""Held at a time: rows of a GPU's whole vocabulary are many."""
 _TABLE, _PRODUCTS = "search_vocabulary", "search_products"
 
 
@@ -51,8 +53,11 @@ class Vocabulary:
     def log_sum(self, part: int, inputs: Float[Tensor, "R H"]) -> Float[Tensor, "R"]:
         """Log of the sum over a part's tokens of exp of the logits, float64."""
         product, weight = self.products[part], self.parts[part]
-        logits = F.linear(inputs, weight) if product is None else product(inputs, weight, None)
-        return at_least_fp32(logits).logsumexp(1).to(torch.float64)
+        sums = []
+        for rows in inputs.split(max(1, _LOGITS // len(weight))):
+            logits = F.linear(rows, weight) if product is None else product(rows, weight, None)
+            sums.append(at_least_fp32(logits).logsumexp(1).to(torch.float64))
+        return torch.cat(sums)
 
     @cached_property
     def means(self) -> Float[Tensor, "rest H"]:

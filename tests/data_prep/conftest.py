@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import os
 import subprocess
 import sys
 import time
@@ -84,6 +85,24 @@ def build_command() -> Callable[..., list[str]]:
         ]  # fmt: skip
 
     return arguments
+
+
+@pytest.fixture
+def build_closed(
+    corpus: Path, bpe_path: Path, tmp_path: Path, build_command: Callable[..., list[str]]
+) -> Callable[[], tuple[int, str, str]]:
+    """Build the corpus as somebody for whom file modes count: root reads everything otherwise."""
+
+    def run_build() -> tuple[int, str, str]:
+        rights = "--bounding-set=-dac_override,-dac_read_search"
+        found = subprocess.run(
+            [*(("setpriv", rights) if os.geteuid() == 0 else ()),
+             *build_command(corpus, bpe_path, tmp_path / "out", 1)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return found.returncode, found.stdout, found.stderr
+
+    return run_build
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+
+from data_prep.shard import Dataset, write_dataset
 
 VOCAB = 50
 END = [0]
@@ -14,6 +18,17 @@ def random_documents(seed, num_documents, longest=9):
         [rng.integers(1, VOCAB, rng.integers(1, longest + 1)).tolist() for _ in range(n)]
         for n in rng.integers(1, 7, num_documents)
     ]
+
+
+def write_random(folder: Path, train: int, held_out: int, shard_documents: int) -> Dataset:
+    """A dataset of random documents: seed 0 to train on, seed 1 held out."""
+    return write_dataset(
+        folder,
+        random_documents(0, train),
+        vocab_size=VOCAB,
+        validation=random_documents(1, held_out),
+        shard_documents=shard_documents,
+    )
 
 
 def packed(documents, context_tokens, shard_documents):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from packing import VOCAB, packed, random_documents
+from packing import VOCAB, packed, random_documents, write_random
 
 from data_prep.shard import open_dataset, write_dataset
 from pipeline import contexts as contexts_module
@@ -15,13 +15,7 @@ from pipeline.contexts import context_table
 @pytest.fixture
 def dataset(tmp_path):
     """Three training shards and a held-out one; sentences of 1 to 9 tokens."""
-    return write_dataset(
-        tmp_path / "data",
-        random_documents(0, 40),
-        vocab_size=VOCAB,
-        validation=random_documents(1, 6),
-        shard_documents=15,
-    )
+    return write_random(tmp_path / "data", 40, 6, shard_documents=15)
 
 
 def cached_files(folder):

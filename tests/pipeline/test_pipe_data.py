@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from packing import END, VOCAB, packed, random_documents, unpack
+from packing import END, VOCAB, packed, random_documents, unpack, write_random
 
 from data_prep.errors import DatasetError
 from data_prep.shard import write_dataset
@@ -16,13 +16,7 @@ from pipeline.sampler import sample_index
 @pytest.fixture
 def dataset(tmp_path):
     """Three training shards and a held-out one; sentences of 1 to 9 tokens."""
-    return write_dataset(
-        tmp_path / "data",
-        random_documents(0, 40),
-        vocab_size=VOCAB,
-        validation=random_documents(1, 6),
-        shard_documents=15,
-    )
+    return write_random(tmp_path / "data", 40, 6, shard_documents=15)
 
 
 @pytest.mark.parametrize("context_tokens", [9, 10, 16, 33, 1024])

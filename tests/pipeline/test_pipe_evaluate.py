@@ -7,25 +7,17 @@ import numpy as np
 import pytest
 import torch
 from known_model import Known
+from packing import VOCAB, write_random
 from torch import distributed
 
-from data_prep.shard import open_dataset, write_dataset
+from data_prep.shard import open_dataset
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.losses import LossTerm
 from gpst.model import build_model
 from pipeline.data import ContextSource
 from pipeline.evaluate import evaluate_model, evaluation_contexts
 
-VOCAB = 30
 CONTEXT = 24
-
-
-def random_documents(seed, num_documents):
-    rng = np.random.default_rng(seed)
-    return [
-        [rng.integers(1, VOCAB, rng.integers(1, 9)).tolist() for _ in range(rng.integers(1, 6))]
-        for _ in range(num_documents)
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +31,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write_dataset(
-        tmp_path_factory.mktemp("data"),
-        random_documents(0, 30),
-        vocab_size=VOCAB,
-        validation=random_documents(1, 12),
-        shard_documents=11,
-    )
+    return write_random(tmp_path_factory.mktemp("data"), 30, 12, shard_documents=11)
 
 
 @pytest.fixture(scope="module")

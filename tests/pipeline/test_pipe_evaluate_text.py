@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from known_model import Known
-from packing import VOCAB, random_documents
+from packing import VOCAB, random_documents, write_random
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from data_prep.shard import Dataset, write_dataset
@@ -25,13 +25,7 @@ CONTEXT = 24
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write_dataset(
-        tmp_path_factory.mktemp("data"),
-        random_documents(0, 30),
-        vocab_size=VOCAB,
-        validation=random_documents(1, 12),
-        shard_documents=11,
-    )
+    return write_random(tmp_path_factory.mktemp("data"), 30, 12, shard_documents=11)
 
 
 @pytest.fixture(scope="module")

@@ -170,10 +170,10 @@ def test_batches_of_unlike_lengths_give_what_even_ones_give(tiny, monkeypatch):
     model = tiny(6)
     rng = np.random.default_rng(4)
     contexts = [[rng.integers(0, 6, n).tolist()] for n in (1, 9, 3, 12)]
-    found = batches.search_texts(model, contexts, beam=3)
+    found = batches.in_order(batches.search_batches(model, contexts, beam=3))
     assert list(batches.batches([1, 9, 3, 12], 9, even=False)) == [[3, 1, 2, 0]]
     monkeypatch.setattr(batches, "_CPU_ROWS", 3)
-    alone = batches.search_texts(model, contexts, beam=3)
+    alone = batches.in_order(batches.search_batches(model, contexts, beam=3))
     for one, other in zip(found, alone, strict=True):
         assert one.parses[0].trees == other.parses[0].trees
         assert one.prefix_log_p == pytest.approx(other.prefix_log_p, abs=1e-9)

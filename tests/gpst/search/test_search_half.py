@@ -34,7 +34,9 @@ def test_tiles_are_the_vocabulary(size):
     assert max(vocabulary._sizes(size)) <= 4096
 
 
-def test_tiles_sum_to_the_softmax():
+@pytest.mark.parametrize("logits", [1, 3 * 4096, 1 << 26])
+def test_tiles_sum_to_the_softmax(logits, monkeypatch):
+    monkeypatch.setattr(vocabulary, "_LOGITS", logits)  # rows: one by one, in threes, together
     model = small_model(10_000)  # two whole tiles and a part
     features, tokens = torch.randn(7, 64), torch.randint(0, 10_000, (7,))
     tokens[:3] = torch.tensor([0, 4096, 9999])

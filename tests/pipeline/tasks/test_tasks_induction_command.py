@@ -40,16 +40,25 @@ def trees(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture
+def offer(tiny_gpst: Callable, pieces: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """offer("a", "b"): tiny models of those names, with seeds 0, 1, ..., that can be loaded."""
+
+    def offered(*names: str) -> None:
+        size = pieces.get_vocab_size()
+        known = {
+            name: LoadedModel(tiny_gpst(size, seed), pieces, name, f"fingerprint of {name}")
+            for seed, name in enumerate(names)
+        }
+        monkeypatch.setattr(loading, "load_model", lambda path, device: known[path])
+
+    return offered
+
+
 def test_command_scores_a_model_and_baselines(
-    trees: Path,
-    tmp_path: Path,
-    tiny_gpst: Callable,
-    pieces: Tokenizer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trees: Path, tmp_path: Path, offer: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded = LoadedModel(tiny_gpst(pieces.get_vocab_size()), pieces, "m", "f" * 64)
-    monkeypatch.setattr(loading, "load_model", lambda path, device: loaded)
+    offer("m")
     output = tmp_path / "out"
 
     given = ["--model", "m", "--trees", str(trees), "--output", str(output), "--beam", "3"]
@@ -76,7 +85,7 @@ def test_command_scores_a_model_and_baselines(
             if len(line["words"]) > 2:
                 f1.append(2 * common / (len(mine) + len(line["gold"])))
         assert scores["sentence_f1"] == pytest.approx(100 * (sum(f1) + 1) / 3)
-        assert results["model"][parser]["fingerprint"] == "f" * 64
+        assert results["model"][parser]["fingerprint"] == "fingerprint of m"
     shown = capsys.readouterr().out
     assert "5 trees: 1 of one word and 1 without words are not scored" in shown
     for name in ("inside", "left-to-right", "right branching", "oracle"):
@@ -84,19 +93,10 @@ def test_command_scores_a_model_and_baselines(
 
 
 def test_the_best_of_several_models_on_other_trees_is_tested(
-    trees: Path,
-    tmp_path: Path,
-    tiny_gpst: Callable,
-    pieces: Tokenizer,
-    monkeypatch: pytest.MonkeyPatch,
+    trees: Path, tmp_path: Path, offer: Callable
 ) -> None:
-    seeds = {
-        str(seed): LoadedModel(
-            tiny_gpst(pieces.get_vocab_size(), seed), pieces, str(seed), f"{seed}"
-        )
-        for seed in "0123"
-    }
-    monkeypatch.setattr(loading, "load_model", lambda path, device: seeds[path])
+    seeds = "0123"
+    offer(*seeds)
     output = tmp_path / "out"
     shared = ["--trees", str(trees), "--output", str(output), "--parser", "inside"]
     alone = {}
@@ -116,21 +116,12 @@ def test_the_best_of_several_models_on_other_trees_is_tested(
 
 
 def test_several_seeds_give_mean_and_deviation(
-    trees: Path,
-    tmp_path: Path,
-    tiny_gpst: Callable,
-    pieces: Tokenizer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trees: Path, tmp_path: Path, offer: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    three = {
-        name: LoadedModel(tiny_gpst(pieces.get_vocab_size(), seed), pieces, name, name)
-        for seed, name in enumerate(("a", "b", "c"))
-    }
-    monkeypatch.setattr(loading, "load_model", lambda path, device: three[path])
+    offer("a", "b", "c")
     output = tmp_path / "out"
 
-    command("--model", *three, "--trees", str(trees), "--output", str(output), "--beam", "2")
+    command("--model", "a", "b", "c", "--trees", str(trees), "--output", str(output), "--beam", "2")
 
     results = json.loads((output / "results.json").read_text())
     assert [run["model"]["inside"]["path"] for run in results["runs"]] == ["a", "b", "c"]
@@ -146,14 +137,9 @@ def test_several_seeds_give_mean_and_deviation(
 
 
 def test_an_interrupted_evaluation_goes_on(
-    trees: Path,
-    tmp_path: Path,
-    tiny_gpst: Callable,
-    pieces: Tokenizer,
-    monkeypatch: pytest.MonkeyPatch,
+    trees: Path, tmp_path: Path, offer: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = LoadedModel(tiny_gpst(pieces.get_vocab_size()), pieces, "m", "f" * 64)
-    monkeypatch.setattr(loading, "load_model", lambda path, device: loaded)
+    offer("m")
     given = ["--model", "m", "--trees", str(trees), "--beam", "3", "--batch-tokens", "1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     command(*given, "--output", str(whole))
