@@ -9,7 +9,8 @@ taken off), rounds interleaved with the peers, median of the rounds. Peers work 
 MiB of the same text: this pipeline on ``tokenizers``; ``datasets.map`` with punkt and
 ``tokenizers``; nanoGPT's way (``datasets.map`` with tiktoken, no sentences); Megatron-LM and
 datatrove when they are installed, else their absence is stated. With --repeat N the text is
-repeated, which flatters engines that remember words: both numbers are worth having.
+repeated, which flatters engines that remember words: both numbers are worth having. What a second
+worker gains is printed beside what the machine's cores give to builds that share nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bench_prep_peers as peers
@@ -207,17 +209,36 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
             for name, r in rates.items()
         },
         "absent": absent,
-        "wall_s_by_workers": {},
         "breakdown_cpu_s": {},
     }
     for source, path in (("parquet", "all.parquet"), ("openwebtext", "openwebtext")):
         breakdown(source, folder / path, tok, out)  # warm
         result["breakdown_cpu_s"][source] = breakdown(source, folder / path, tok, out)
-    for workers in sorted({1, options.workers}):
-        walls = [build("parquet", folder / "all.parquet", tok, out, workers, "auto")[1]
-                 for _ in range(options.rounds)]  # fmt: skip
-        result["wall_s_by_workers"][str(workers)] = round(statistics.median(walls), 2)
+    result |= scaling(folder / "all.parquet", tok, out, options)
     return result
+
+
+def scaling(path: Path, tok: Path, out: Path, options: argparse.Namespace) -> dict:
+    """Wall seconds with 1 and N workers, and what N cores of this machine can give at best.
+
+    That is: N builds of one worker at the same time, which share nothing but the machine.
+    """
+    walls: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        for workers in sorted({1, options.workers}):
+            wall = build("parquet", path, tok, out, workers, "auto")[1]
+            walls.setdefault(str(workers), []).append(wall)
+        outs = [out.with_name(f"{out.name}{n}") for n in range(options.workers)]
+        with ThreadPoolExecutor(len(outs)) as pool:
+            each = pool.map(lambda o: build("parquet", path, tok, o, 1, "auto")[1], outs)
+            walls.setdefault("side by side", []).append(max(each))
+    seconds = {name: statistics.median(values) for name, values in walls.items()}
+    one = seconds["1"]
+    return {
+        "wall_s_by_workers": {name: round(value, 2) for name, value in seconds.items()},
+        "speed_up": round(one / seconds[str(options.workers)], 2),
+        "speed_up_of_machine": round(options.workers * one / seconds["side by side"], 2),
+    }
 
 
 def show(result: dict) -> None:
@@ -232,7 +253,10 @@ def show(result: dict) -> None:
     print(f"parquet against the same pipeline on tokenizers: {ratio:.1f}x")
     for source, steps in result["breakdown_cpu_s"].items():
         print(f"{source}, CPU seconds: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
-    print(f"wall seconds by workers: {result['wall_s_by_workers']}")
+    print(
+        f"wall seconds by workers: {result['wall_s_by_workers']};"
+        f" {result['speed_up']} times as fast, apart {result['speed_up_of_machine']} times"
+    )
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ from data_prep.manifest import (
 )
 from data_prep.progress import Progress
 from data_prep.run import Runner, local_runner
+from data_prep.run.serial import SerialRunner
 from data_prep.run.stop import STOP, stop_on_signals
 from data_prep.segment import get_segmenter
 from data_prep.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
@@ -48,7 +49,7 @@ from data_prep.sources.base import InputFile, Unit, group_into_units
 from data_prep.sources.streams import text_weight
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
-from data_prep.unit import quarantine_file, run_unit
+from data_prep.unit import lend, quarantine_file, run_unit
 
 QUARANTINE = "quarantine.jsonl"
 LEAST_FREE_BYTES = 32 << 20
@@ -80,7 +81,7 @@ def build(
     options = options or BuildOptions()
     output = Path(output)
     loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
-    engine = get_engine(options.engine, loaded).name  # the workers make their own
+    engine = get_engine(options.engine, loaded)
     source = get_source(arguments.source)
     # a source whose documents are sentences overrides the segmenter
     arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
@@ -90,13 +91,17 @@ def build(
     if claim_output(output, values):
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
         return open_dataset(output)
-    job = Job(str(output), arguments, engine, loaded.end_of_document_token)
+    tokenizer_record = _tokenizer_record(loaded, engine.name)
+    job = Job(str(output), arguments, engine.name, loaded.end_of_document_token)
     with _readable_errors(output), only_build(job.work, job.output), _tidy(job), stop_on_signals():
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
         _check_disk(output, files, dtype_for(loaded.vocab_size))
         units = group_into_units(source.plan(files, arguments.options), arguments.unit_bytes)
         runner = options.runner or local_runner(options.workers)
+        if isinstance(runner, SerialRunner):
+            lend(job, loaded, engine)
+        del engine  # tens of MiB; workers make their own
         try:
             records = _run_units(job, units, runner, options.show_progress)
             shards, num_duplicates = _write_shards(
@@ -108,7 +113,7 @@ def build(
         manifest = Manifest(
             vocab_size=loaded.vocab_size,
             tokens_dtype=dtype_for(loaded.vocab_size),
-            tokenizer=_tokenizer_record(loaded, engine),
+            tokenizer=tokenizer_record,
             shards=sorted_shards(shards),
             segmenter={"name": segmenter.name, "version": segmenter.version},
             source={"name": source.name, "summary": source.summary},

@@ -42,6 +42,9 @@ def _source_options(options: Namespace):
 
 def build(options: Namespace) -> int:
     """``build``: make a dataset directory, on this machine or as one of the ranks of an MPI run."""
+    from data_prep.compiled import without_extensions
+
+    without_extensions()
     if options.backend != "mpi":
         return _build(options, None)
     from data_prep.run.mpi import mpi_runner

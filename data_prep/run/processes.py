@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
+from data_prep.compiled import without_extensions
 from data_prep.errors import DataPrepError
 from data_prep.run import Function
 from data_prep.run.stop import STOP
@@ -31,6 +32,7 @@ def _start_worker(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had gone before
         os._exit(1)
+    without_extensions()
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

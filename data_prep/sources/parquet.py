@@ -128,13 +128,21 @@ def _buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(data or b"", np.uint8), offsets
 
 
+def _is_there(column: pa.Array) -> np.ndarray:
+    """(rows,) bool. Not by to_numpy, which imports pandas: 25 MiB and 0.1 s."""
+    valid = column.is_valid()
+    bits = np.frombuffer(valid.buffers()[1], np.uint8)
+    bits = np.unpackbits(bits, bitorder="little")[valid.offset :]
+    return bits[: len(valid)].astype(np.bool_)
+
+
 def _documents(column: pa.Array, path: str, first: int, recorder: Recorder) -> Iterator[RawBatch]:
     """A column of texts as batches that share its bytes; nulls are recorded.
 
     A batch has BATCH_BYTES of text at most, or one document. first: the row number of the column's
     first value, for messages.
     """
-    there = column.is_valid().to_numpy(zero_copy_only=False)
+    there = _is_there(column)
     for row in np.flatnonzero(~there).tolist():
         recorder.drop("missing_text_field", path, first + row)
     places = np.flatnonzero(there) + first
