@@ -241,7 +241,8 @@ class PairPass:
     def _layer_backward(
         self, number: int, kept: _KeptLayer, into: Tensor, side: Tensor | None
     ) -> Tensor:
-        assert self.sums is not None and kept.gelu_slope is not None
+        assert self.sums is not None
+        assert kept.gelu_slope is not None
         weights, sums = self._layers[number], self.sums.layers[number]
         routes = len(into)
         into = pair.add_norm_backward(into.flatten(1, 2), kept.out.flatten(0, 1), kept.out_std)
@@ -261,7 +262,8 @@ class PairPass:
         )
 
     def _score_backward(self, side: int, kept: _KeptScore, x: Tensor, into: Tensor) -> Tensor:
-        assert self.sums is not None and kept.gelu_slope is not None
+        assert self.sums is not None
+        assert kept.gelu_slope is not None
         (dense, out), (dense_sum, out_sum) = self._scores[side], self.sums.scores[side]
         out_sum.add(into, kept.after_gelu)
         y = out.into_input(into.unsqueeze(0))
