@@ -19,6 +19,7 @@ from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import ParserConfig
+from gpst.kernels.gelu import gelu
 from gpst.layers import at_least_fp32, init_linear, init_std
 
 
@@ -80,17 +81,18 @@ class BoundaryParser(nn.Module):
         init_linear(self.dense)
         init_linear(self.score)
 
-    def _group_scores(self, tokens: Float[Tensor, "S T"], mask: Tensor) -> Float[Tensor, "S T"]:
-        x = self.embedding(tokens)
+    def _group_scores(self, x: Float[Tensor, "S T D"], mask: Tensor) -> Float[Tensor, "S T"]:
         for layer in self.layers:
             x = layer(x, mask[:, None, None, :])
         x = self.norm(x)
         pairs = torch.cat((x, x.roll(-1, dims=1)), -1)
-        return at_least_fp32(self.score(F.gelu(self.dense(pairs))).squeeze(-1))
+        return at_least_fp32(self.score(gelu(self.dense(pairs))).squeeze(-1))
 
     def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
         """Scores in fp32; the entry of a sentence's last token stands for nothing."""
         starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
+        # Once for all groups: each look-up has a V x D table of its own as its gradient.
+        embedded = self.embedding(batch.tokens)
         scores: list[Tensor] = []
         order: list[np.ndarray] = []
         for group in length_groups(lengths):
@@ -98,11 +100,12 @@ class BoundaryParser(nn.Module):
             column = np.arange(int(own.max()))
             inside = column < own[:, None]
             flat = np.where(inside, starts[group][:, None] + column, 0)
-            index = on_device(flat, device)
+            index = on_device(flat.ravel(), device)
             mask = on_device(inside, device)
             padded = np.flatnonzero(inside)
             picked = on_device(padded, device)
-            group_scores = self._group_scores(batch.tokens[index], mask).flatten()
+            rows = embedded.index_select(0, index).unflatten(0, flat.shape)
+            group_scores = self._group_scores(rows, mask).flatten()
             scores.append(group_scores.index_select(0, picked))
             order.append(flat.ravel()[padded])
         back = on_device(np.argsort(np.concatenate(order)), device)

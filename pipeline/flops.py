@@ -50,7 +50,7 @@ def batch_flops(config: ModelConfig, batch: ContextBatch, sizes: Mapping[str, in
     if isinstance(config, GPT2Config):
         forward, routes = _gpt2(config, batch), {}
     else:
-        forward, routes = _gpst(config, batch, sizes["edges"])
+        forward, routes = _gpst(config, batch, sizes["edges"], sizes["edges_over_tokens"])
     training = {name: _TRAINED * flops + routes.get(name, 0.0) for name, flops in forward.items()}
     return Flops(forward, training)
 
@@ -79,7 +79,7 @@ def _gpt2(config: GPT2Config, batch: ContextBatch) -> dict[str, float]:
 
 
 def _gpst(
-    config: GPSTConfig, batch: ContextBatch, num_edges: int
+    config: GPSTConfig, batch: ContextBatch, num_edges: int, over_tokens: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """(forward, what the second gradient route adds), by part."""
     hidden, tokens, dim = config.hidden_dim, batch.num_tokens, config.composition.dim
@@ -115,9 +115,11 @@ def _gpst(
         "generator": generator,
         "vocabulary": 2 * _linear(tokens, (hidden, config.vocab_size)),
     }
-    # With two routes f_alpha has one more gradient of its inputs (gpst/chart/pairs.py).
+    # With two routes f_alpha has one more gradient of its inputs (gpst/chart/inside.py), but for
+    # pairs of tokens, which take the sum of both.
     two_routes = config.gradient_stop and config.surrogate
-    return forward, {"inside": composition} if two_routes else {}
+    second, _ = _pairs(config, num_edges - over_tokens, chart.num_layers)
+    return forward, {"inside": second} if two_routes else {}
 
 
 def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> tuple[float, float]:

@@ -17,18 +17,10 @@ import torch
 from torch import Tensor
 
 from gpst.compiled import compiled
+from gpst.kernels.numba_gelu import gelu as gelu
 
 _compile = functools.partial(compiled, fastmath=True, error_model="numpy")
-_ONE, _HALF, _EPSILON = np.float32(1.0), np.float32(0.5), np.float32(1e-5)
-
-# exp: e^z = 2^n e^r, n the integer next to z / ln 2, e^r by its series to r^6, |r| <= ln(2) / 2.
-_LOG2_E, _LN_2, _LEAST = np.float32(1 / math.log(2)), np.float32(math.log(2)), np.float32(-80.0)
-_E2, _E3, _E4, _E5, _E6 = (np.float32(1 / math.factorial(k)) for k in range(2, 7))
-_BIAS, _MANTISSA = np.int32(127), np.int32(23)
-# Abramowitz and Stegun 7.1.26: 1 - erf(y) within 1.5e-7; here y = |x| / sqrt(2).
-_SLOPE_OF_T, _DENSITY = np.float32(0.3275911 / math.sqrt(2)), np.float32(1 / math.sqrt(2 * math.pi))
-_A1, _A2, _A3 = np.float32(0.254829592), np.float32(-0.284496736), np.float32(1.421413741)
-_A4, _A5 = np.float32(-1.453152027), np.float32(1.061405429)
+_ONE, _EPSILON = np.float32(1.0), np.float32(1e-5)
 
 
 def pair_attention(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
@@ -63,14 +55,6 @@ def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> 
     into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
     _add_norm_backward(_array(gradient), _array(normed), _array(inverse_std), into.numpy())
     return into
-
-
-def gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Always with the slope."""
-    value = torch.empty_like(x, memory_format=torch.contiguous_format)
-    slope = torch.empty_like(value)
-    _gelu(*(_array(t).reshape(-1) for t in (x, value, slope)))
-    return value, slope
 
 
 def _array(x: Tensor) -> np.ndarray:
@@ -184,20 +168,3 @@ def _add_norm_backward(gradient: Any, normed: Any, inverse_std: Any, into: Any) 
             inverse = inverse_std[m, 0]
             for j in range(dim):
                 into[r, m, j] = (gradient[r, m, j] - mean - normed[m, j] * along) * inverse
-
-
-@_compile
-def _gelu(x: Any, value: Any, slope: Any) -> None:
-    # Own exponential: a call of the library's would keep the loop from being vectorised.
-    for i in range(x.size):
-        v = x[i]
-        z = max(-_HALF * v * v, _LEAST)
-        n = np.int32(z * _LOG2_E - _HALF)
-        r = z - np.float32(n) * _LN_2
-        power = _ONE + r * (_ONE + r * (_E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * _E6)))))
-        exponential = power * np.int32((n + _BIAS) << _MANTISSA).view(np.float32)
-        t = _ONE / (_ONE + _SLOPE_OF_T * abs(v))
-        beyond = _HALF * exponential * t * (_A1 + t * (_A2 + t * (_A3 + t * (_A4 + t * _A5))))
-        below = beyond if v < np.float32(0.0) else _ONE - beyond
-        value[i] = v * below
-        slope[i] = below + v * exponential * _DENSITY
