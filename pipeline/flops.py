@@ -132,10 +132,8 @@ def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> tuple[float, floa
 
 def _parser(config: GPSTConfig, batch: ContextBatch) -> float:
     dim, ffn = config.parser.dim, config.parser.ffn_dim
-    total = 0.0
+    tokens = batch.num_tokens
+    layer = _linear(tokens, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
     for group in length_groups(batch.sentence_lengths):
-        rows, length = len(group), int(np.max(batch.sentence_lengths[group]))
-        layer = _linear(rows * length, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
-        layer += _attention(rows, length, dim)
-        total += config.parser.num_layers * layer + _linear(rows * length, (2 * dim, dim), (dim, 1))
-    return total
+        layer += _attention(len(group), int(np.max(batch.sentence_lengths[group])), dim)
+    return config.parser.num_layers * layer + _linear(tokens, (2 * dim, dim), (dim, 1))
