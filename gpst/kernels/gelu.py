@@ -24,7 +24,8 @@ class _Gelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, tanh: bool) -> Tensor:
         from gpst.kernels import numba_gelu
 
-        value, slope = numba_gelu.gelu(x, tanh)
+        value = x.clone(memory_format=torch.contiguous_format)
+        slope = numba_gelu.gelu_(value, tanh)
         ctx.save_for_backward(slope)
         return value
 

@@ -33,13 +33,12 @@ _TANH, _CUBIC = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.044715)
 _SQUARE = np.float32(3 * 0.044715)
 
 
-def gelu(x: Tensor, tanh: bool = False) -> tuple[Tensor, Tensor]:
-    """(value, slope) at x: of x Phi(x), or of its approximation by tanh."""
-    value = torch.empty_like(x, memory_format=torch.contiguous_format)
-    slope = torch.empty_like(value)
+def gelu_(x: Tensor, tanh: bool = False) -> Tensor:
+    """Overwrites x with x Phi(x), or its approximation by tanh, and returns the slope there."""
+    slope = torch.empty_like(x)
     loop = _tanh_gelu if tanh else _exact_gelu
-    loop(x.detach().contiguous().view(-1).numpy(), value.view(-1).numpy(), slope.view(-1).numpy())
-    return value, slope
+    loop(x.detach().view(-1).numpy(), slope.view(-1).numpy())
+    return slope
 
 
 @_compile
@@ -53,19 +52,19 @@ def _exp(z: Any) -> Any:
 
 
 @_compile
-def _exact_gelu(x: Any, value: Any, slope: Any) -> None:
+def _exact_gelu(x: Any, slope: Any) -> None:
     for i in range(x.size):
         v = x[i]
         exponential = _exp(-_HALF * v * v)
         t = _ONE / (_ONE + _INTO_T * abs(v))
         beyond = _HALF * exponential * t * (_A1 + t * (_A2 + t * (_A3 + t * (_A4 + t * _A5))))
         below = beyond if v < _ZERO else _ONE - beyond
-        value[i] = v * below
+        x[i] = v * below
         slope[i] = below + v * exponential * _DENSITY
 
 
 @_compile
-def _tanh_gelu(x: Any, value: Any, slope: Any) -> None:
+def _tanh_gelu(x: Any, slope: Any) -> None:
     # (1 + tanh(u / 2)) / 2 = 1 / (1 + e^-u)
     for i in range(x.size):
         v = x[i]
@@ -75,5 +74,5 @@ def _tanh_gelu(x: Any, value: Any, slope: Any) -> None:
         larger = _ONE / (_ONE + exponential)
         smaller = exponential * larger
         below = smaller if v < _ZERO else larger
-        value[i] = v * below
+        x[i] = v * below
         slope[i] = below + v * larger * smaller * _TANH * (_ONE + _SQUARE * square)

@@ -91,7 +91,7 @@ def gelu(x: Tensor, with_slope: bool = True) -> tuple[Tensor, Tensor | None]:
     """x Phi(x), the exact form, and its slope Phi(x) + x Phi'(x) if a gradient will be wanted.
 
     Both come from one exponential, and the slope turns the way back of either route into a product:
-    it is kept in place of x.
+    it is kept in place of x, which may be overwritten.
     """
     if fused := fused_pieces(x):
         return fused.gelu(x)
