@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gpst.kernels.attention import causal_attention
+from gpst.kernels.gelu import gelu
 
 
 def init_std(dim: int) -> float:
@@ -67,7 +68,7 @@ class CausalBlock(nn.Module):
 
     def _finish(self, x: Tensor, attended: Float[Tensor, "*batch h d"]) -> Tensor:
         x = x + self._drop(self.attention_out(attended.flatten(-2)))
-        ffn = self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)), approximate="tanh"))
+        ffn = self.ffn_out(gelu(self.ffn_in(self.ffn_norm(x)), approximate="tanh"))
         return x + self._drop(ffn)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
@@ -129,4 +130,4 @@ class HeadMLP(nn.Module):
         self.out.weight[:, : 2 * size] = torch.cat((matrix, -matrix), 1)
 
     def forward(self, x: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
-        return self.out(F.dropout(F.gelu(self.dense(x)), self.dropout, self.training))
+        return self.out(F.dropout(gelu(self.dense(x)), self.dropout, self.training))

@@ -37,7 +37,8 @@ class ModelOutput:
     features: Float[Tensor, "N H"]
     """What each token was predicted from (before the tied embedding), with gradient."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the batch's chart: "cells", "edges", "levels"; from them follows the arithmetic done."""
+    """Of the batch's chart: "cells", "edges", "edges_over_tokens" (those of the first level, whose
+    children are both tokens), "levels"; from them follows the arithmetic done."""
 
 
 class GPST(nn.Module):
@@ -114,6 +115,7 @@ class GPST(nn.Module):
         sizes = {
             "cells": plan.num_cells,
             "edges": len(plan.parent),
+            "edges_over_tokens": plan.levels[0].last_edge if plan.levels else 0,
             "levels": len(plan.levels),
         }
         statistics = structure_statistics(scores, plan, induced, chart)

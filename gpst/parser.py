@@ -6,12 +6,12 @@ parser learns from the likelihood of the induced trees.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -19,15 +19,56 @@ from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import ParserConfig
+from gpst.kernels.gelu import gelu
 from gpst.layers import at_least_fp32, init_linear, init_std
 
 
-def _rotate(x: Float[Tensor, "S h T d"]) -> Float[Tensor, "S h T d"]:
+class _Group(NamedTuple):
+    """Sentences of similar length, padded to the longest for attention: S of them, T places."""
+
+    flat: Tensor
+    """(S T,) the token at each place; token 0 on padding."""
+    padded: Tensor
+    """(tokens,) the places of its tokens."""
+    mask: Tensor
+    """(S, 1, 1, T), true for tokens, false for padding."""
+
+
+class _Layout(NamedTuple):
+    """How the tokens of a batch go into groups of sentences and come back."""
+
+    groups: list[_Group]
+    back: Tensor
+    """(N,) where each token lies in the groups' tokens, one group after another."""
+    position: Tensor
+    """(N,) of each token in its sentence."""
+
+    @classmethod
+    def of(cls, batch: ContextBatch) -> _Layout:
+        starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
+        groups: list[_Group] = []
+        order: list[np.ndarray] = []
+        for group in length_groups(lengths):
+            own = lengths[group]
+            column = np.arange(int(own.max()))
+            inside = column < own[:, None]
+            flat = np.where(inside, starts[group][:, None] + column, 0)
+            padded = np.flatnonzero(inside)
+            mask = on_device(inside, device)[:, None, None, :]
+            groups.append(_Group(on_device(flat.ravel(), device), on_device(padded, device), mask))
+            order.append(flat.ravel()[padded])
+        back = np.argsort(np.concatenate(order))
+        position = np.arange(batch.num_tokens) - np.repeat(starts, lengths)
+        return cls(groups, on_device(back, device), on_device(position, device))
+
+
+def _rotate(
+    x: Float[Tensor, "N *heads d"], position: Int64[Tensor, "N"]
+) -> Float[Tensor, "N *heads d"]:
     """Rotary positions: features 2i and 2i+1 turned by position / 10000^(2i/d)."""
-    length, dim = x.shape[-2:]
-    position = torch.arange(length, device=x.device, dtype=torch.float32)
+    dim = x.shape[-1]
     rate = 10000.0 ** (-torch.arange(0, dim, 2, device=x.device, dtype=torch.float32) / dim)
-    angle = position[:, None] * rate
+    angle = position.to(torch.float32).view(-1, *[1] * (x.ndim - 1)) * rate
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
@@ -48,12 +89,21 @@ class _ParserLayer(nn.Module):
         for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
             nn.init.xavier_uniform_(layer.weight)
 
-    def forward(self, x: Float[Tensor, "S T D"], mask: Tensor) -> Float[Tensor, "S T D"]:
-        """Args: mask: (S, 1, 1, T), true for tokens, false for padding."""
-        split = self.query_key_value(self.attention_norm(x)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(_rotate(query), _rotate(key), value, mask)
-        attended = self.attention_out(attended.transpose(1, 2).flatten(2))
+    def _attend(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
+        packed = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
+        turned = _rotate(packed[:, :2], layout.position)
+        packed = torch.cat((turned, packed[:, 2:]), 1)
+        found: list[Tensor] = []
+        for flat, padded, mask in layout.groups:
+            rows = packed.index_select(0, flat).unflatten(0, (len(mask), -1))
+            query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
+            attended = F.scaled_dot_product_attention(query, key, value, mask)
+            attended = attended.transpose(1, 2).flatten(0, 1)
+            found.append(attended.index_select(0, padded))
+        return torch.cat(found).index_select(0, layout.back).flatten(1)
+
+    def forward(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
+        attended = self.attention_out(self._attend(self.attention_norm(x), layout))
         x = x + F.dropout(attended, self.dropout, self.training)
         gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
         return x + F.dropout(self.ffn_out(F.silu(gate) * up), self.dropout, self.training)
@@ -80,33 +130,15 @@ class BoundaryParser(nn.Module):
         init_linear(self.dense)
         init_linear(self.score)
 
-    def _group_scores(self, tokens: Float[Tensor, "S T"], mask: Tensor) -> Float[Tensor, "S T"]:
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, mask[:, None, None, :])
-        x = self.norm(x)
-        pairs = torch.cat((x, x.roll(-1, dims=1)), -1)
-        return at_least_fp32(self.score(F.gelu(self.dense(pairs))).squeeze(-1))
-
     def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
         """Scores in fp32; the entry of a sentence's last token stands for nothing."""
-        starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
-        scores: list[Tensor] = []
-        order: list[np.ndarray] = []
-        for group in length_groups(lengths):
-            own = lengths[group]
-            column = np.arange(int(own.max()))
-            inside = column < own[:, None]
-            flat = np.where(inside, starts[group][:, None] + column, 0)
-            index = on_device(flat, device)
-            mask = on_device(inside, device)
-            padded = np.flatnonzero(inside)
-            picked = on_device(padded, device)
-            group_scores = self._group_scores(batch.tokens[index], mask).flatten()
-            scores.append(group_scores.index_select(0, picked))
-            order.append(flat.ravel()[padded])
-        back = on_device(np.argsort(np.concatenate(order)), device)
-        return torch.cat(scores).index_select(0, back)
+        layout = _Layout.of(batch)
+        x = self.embedding(batch.tokens)
+        for layer in self.layers:
+            x = layer(x, layout)
+        x = self.norm(x)
+        pairs = torch.cat((x, x.roll(-1, 0)), -1)
+        return at_least_fp32(self.score(gelu(self.dense(pairs))).squeeze(-1))
 
 
 def add_noise(scores: Float[Tensor, "N"], coefficient: float) -> Float[Tensor, "N"]:

@@ -16,7 +16,6 @@ from gpst.batch import ContextBatch
 from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ModelConfig
 from gpst.losses import chunk_rows
-from gpst.parser import length_groups
 
 ASSUMED_SENTENCE_TOKENS = 24
 """Tokens of a sentence where there is no data to look at."""
@@ -131,6 +130,8 @@ def _pair(config: CompositionConfig, num_layers: int, size: int) -> float:
 
 def _parser(config: GPSTConfig, batch: ContextBatch, size: int) -> float:
     own = config.parser
-    groups = length_groups(batch.sentence_lengths)
-    rows = sum(len(group) * int(batch.sentence_lengths[group].max()) for group in groups)
-    return rows * own.num_layers * ((16 + 11.3 * size) * own.dim + 4 * size * own.ffn_dim + 100)
+    return (
+        batch.num_tokens
+        * own.num_layers
+        * ((16 + 11.3 * size) * own.dim + 4 * size * own.ffn_dim + 100)
+    )

@@ -50,7 +50,7 @@ def batch_flops(config: ModelConfig, batch: ContextBatch, sizes: Mapping[str, in
     if isinstance(config, GPT2Config):
         forward, routes = _gpt2(config, batch), {}
     else:
-        forward, routes = _gpst(config, batch, sizes["edges"])
+        forward, routes = _gpst(config, batch, sizes["edges"], sizes["edges_over_tokens"])
     training = {name: _TRAINED * flops + routes.get(name, 0.0) for name, flops in forward.items()}
     return Flops(forward, training)
 
@@ -79,7 +79,7 @@ def _gpt2(config: GPT2Config, batch: ContextBatch) -> dict[str, float]:
 
 
 def _gpst(
-    config: GPSTConfig, batch: ContextBatch, num_edges: int
+    config: GPSTConfig, batch: ContextBatch, num_edges: int, over_tokens: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """(forward, what the second gradient route adds), by part."""
     hidden, tokens, dim = config.hidden_dim, batch.num_tokens, config.composition.dim
@@ -115,9 +115,11 @@ def _gpst(
         "generator": generator,
         "vocabulary": 2 * _linear(tokens, (hidden, config.vocab_size)),
     }
-    # With two routes f_alpha has one more gradient of its inputs (gpst/chart/pairs.py).
+    # With two routes f_alpha has one more gradient of its inputs (gpst/chart/inside.py), but for
+    # pairs of tokens, which take the sum of both.
     two_routes = config.gradient_stop and config.surrogate
-    return forward, {"inside": composition} if two_routes else {}
+    second, _ = _pairs(config, num_edges - over_tokens, chart.num_layers)
+    return forward, {"inside": second} if two_routes else {}
 
 
 def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> tuple[float, float]:
@@ -130,10 +132,8 @@ def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> tuple[float, floa
 
 def _parser(config: GPSTConfig, batch: ContextBatch) -> float:
     dim, ffn = config.parser.dim, config.parser.ffn_dim
-    total = 0.0
+    tokens = batch.num_tokens
+    layer = _linear(tokens, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
     for group in length_groups(batch.sentence_lengths):
-        rows, length = len(group), int(np.max(batch.sentence_lengths[group]))
-        layer = _linear(rows * length, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
-        layer += _attention(rows, length, dim)
-        total += config.parser.num_layers * layer + _linear(rows * length, (2 * dim, dim), (dim, 1))
-    return total
+        layer += _attention(len(group), int(np.max(batch.sentence_lengths[group])), dim)
+    return config.parser.num_layers * layer + _linear(tokens, (2 * dim, dim), (dim, 1))

@@ -173,10 +173,13 @@ class _Inside(torch.autograd.Function):
                 settings, level, vectors, mixed, heights, weights, into_heights
             )
             edges = level.edges
+            # The second route ends above the tokens, which take the sum of both.
+            routes = 1 if level.first_cell == plan.num_tokens else len(mixed)
             incoming = Incoming(
-                mixed, plan.parent[edges] - level.first_cell, weights[edges], into_scores
+                mixed[:routes], plan.parent[edges] - level.first_cell, weights[edges], into_scores
             )
-            passage.backward(_pairs(plan, level, table), incoming, into_tables, into_tables)
+            into = into_tables[:routes]
+            passage.backward(_pairs(plan, level, table), incoming, into, into)
         # Route 0 is the sum of both routes.
         into_leaves = into_tables[0, : plan.num_tokens].to(table.dtype)
         by_id = passage.sums.gradients(settings.composition)

@@ -73,8 +73,8 @@ class _KeptLayer(NamedTuple):
     mixed: Tensor
     attended: Tensor
     attended_std: Tensor
-    before_gelu: Tensor
     after_gelu: Tensor
+    gelu_slope: Tensor | None
     out: Tensor
     out_std: Tensor
     attention_mask: Tensor | None
@@ -84,8 +84,8 @@ class _KeptLayer(NamedTuple):
 class _KeptScore(NamedTuple):
     """Activations of the score MLP of one side."""
 
-    before_gelu: Tensor
     after_gelu: Tensor
+    gelu_slope: Tensor | None
     mask: Tensor | None
     out: Tensor
 
@@ -133,8 +133,8 @@ class PairPass:
         records: list[tuple[int, _Kept | None]] = []
         for chunk in self._chunks(size):
             first_mask = self._masks
-            kept = self._forward(pairs.chunk(chunk), vectors[chunk], scores[chunk])
             keep = self.sums is not None and not self._recompute
+            kept = self._forward(pairs.chunk(chunk), keep, vectors[chunk], scores[chunk])
             records.append((first_mask, kept if keep else None))
         if self.sums is not None:
             self._levels.append(records)
@@ -157,7 +157,7 @@ class PairPass:
             own = pairs.chunk(chunk)
             if kept is None:
                 self._masks = first_mask
-                kept = self._forward(own, None, None)
+                kept = self._forward(own, True)
             into = self._backward(kept, own, incoming.chunk(chunk)).to(into_first.dtype)
             for route, (to_first, to_second) in enumerate(into):
                 into_first[route].index_add_(0, own.first, to_first)
@@ -173,24 +173,33 @@ class PairPass:
         self._masks += 1
         return keep_mask(rate, self._seed + self._masks, like.shape, like.dtype, like.device)
 
-    def _forward(self, pairs: Pairs, vectors: Tensor | None, scores: Tensor | None) -> _Kept:
+    def _forward(
+        self,
+        pairs: Pairs,
+        keep: bool,
+        vectors: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> _Kept:
         rows = pairs.gather().to(self.dtype)
         kept_scores = [
-            self._score_side(*weights, x) for weights, x in zip(self._scores, rows, strict=True)
+            self._score_side(*weights, x, keep)
+            for weights, x in zip(self._scores, rows, strict=True)
         ]
         if scores is not None:
             first, second = (kept.out.to(scores.dtype) for kept in kept_scores)
             torch.mul((first * second).sum(1), self._score_scale, out=scores)
         layers = []
         for weights in self._layers:
-            layers.append(self._layer(weights, rows, pairs.side))
+            layers.append(self._layer(weights, rows, pairs.side, keep))
             rows = layers[-1].out
         out, inverse_std = pair.add_norm(rows[0], rows[1].clone())
         if vectors is not None:
             vectors.copy_(out)
         return _Kept(layers, kept_scores, out, inverse_std)
 
-    def _layer(self, weights: LayerWeights, x: Tensor, side: Tensor | None) -> _KeptLayer:
+    def _layer(
+        self, weights: LayerWeights, x: Tensor, side: Tensor | None, keep: bool
+    ) -> _KeptLayer:
         packed = weights.project(x, side)
         mixed, weight = pair.pair_attention(packed, weights.num_heads)
         flat = mixed.flatten(0, 1)
@@ -198,23 +207,21 @@ class PairPass:
         attention_mask = self._mask(self._dropout, y)
         y = y if attention_mask is None else y.mul_(attention_mask)
         attended, attended_std = pair.add_norm(x.flatten(0, 1), y)
-        before_gelu = weights.ffn_in(attended)
-        after_gelu = pair.gelu(before_gelu)
+        after_gelu, gelu_slope = pair.gelu(weights.ffn_in(attended), keep)
         y = weights.ffn_out(after_gelu)
         ffn_mask = self._mask(self._dropout, y)
         y = y if ffn_mask is None else y.mul_(ffn_mask)
         out, out_std = pair.add_norm(attended, y)
         return _KeptLayer(
-            x, packed, weight, flat, attended, attended_std, before_gelu, after_gelu,
+            x, packed, weight, flat, attended, attended_std, after_gelu, gelu_slope,
             out.view_as(x), out_std, attention_mask, ffn_mask,
         )  # fmt: skip
 
-    def _score_side(self, dense: Linear, out: Linear, x: Tensor) -> _KeptScore:
-        before = dense(x)
-        after = pair.gelu(before)
+    def _score_side(self, dense: Linear, out: Linear, x: Tensor, keep: bool) -> _KeptScore:
+        after, slope = pair.gelu(dense(x), keep)
         mask = self._mask(self._score_dropout, after)
         after = after if mask is None else after.mul_(mask)
-        return _KeptScore(before, after, mask, out(after))
+        return _KeptScore(after, slope, mask, out(after))
 
     def _backward(self, kept: _Kept, pairs: Pairs, incoming: Incoming) -> Tensor:
         """(R, 2, P, D) gradient of the pairs' rows."""
@@ -235,12 +242,13 @@ class PairPass:
         self, number: int, kept: _KeptLayer, into: Tensor, side: Tensor | None
     ) -> Tensor:
         assert self.sums is not None
+        assert kept.gelu_slope is not None
         weights, sums = self._layers[number], self.sums.layers[number]
         routes = len(into)
         into = pair.add_norm_backward(into.flatten(1, 2), kept.out.flatten(0, 1), kept.out_std)
         y = into if kept.ffn_mask is None else into * kept.ffn_mask
         sums.ffn_out.add(y[0], kept.after_gelu)
-        y = pair.gelu_backward(weights.ffn_out.into_input(y), kept.before_gelu)
+        y = weights.ffn_out.into_input(y).mul_(kept.gelu_slope)
         sums.ffn_in.add(y[0], kept.attended)
         into = into.add_(weights.ffn_in.into_input(y))
         into = pair.add_norm_backward(into, kept.attended, kept.attended_std)
@@ -255,10 +263,11 @@ class PairPass:
 
     def _score_backward(self, side: int, kept: _KeptScore, x: Tensor, into: Tensor) -> Tensor:
         assert self.sums is not None
+        assert kept.gelu_slope is not None
         (dense, out), (dense_sum, out_sum) = self._scores[side], self.sums.scores[side]
         out_sum.add(into, kept.after_gelu)
         y = out.into_input(into.unsqueeze(0))
         y = y if kept.mask is None else y.mul_(kept.mask)
-        y = pair.gelu_backward(y, kept.before_gelu)
+        y = y.mul_(kept.gelu_slope)
         dense_sum.add(y[0], x)
         return dense.into_input(y)[0]

@@ -1,8 +1,9 @@
 """Kernels under the models: fused forms for CPUs and GPUs, each with a plain PyTorch form.
 
-GPST_KERNELS chooses for the composition model: `torch`, `triton`, `numba`, or `auto` (default):
-Triton on a CUDA device once its kernels have agreed with PyTorch there on a small example; loops
-compiled by numba for fp32 on a CPU of one or two threads (they run on one; PyTorch's on all).
+GPST_KERNELS chooses for the composition model and for GELU: `torch`, `triton`, `numba`, or `auto`
+(default): Triton on a CUDA device once its kernels have agreed with PyTorch there on a small
+example (GELU in the Transformer blocks is always PyTorch's there); loops compiled by numba for fp32
+on a CPU of one or two threads (they run on one; PyTorch's on all).
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ def use_triton(x: torch.Tensor) -> bool:
         ValueError: GPST_KERNELS is none of the choices, or asks for a Triton that is not there.
     """
     return _choice(x) == "triton"
+
+
+def use_numba(x: torch.Tensor) -> bool:
+    """Whether kernels on this tensor are those in numba.
+
+    Raises:
+        ValueError: as of `use_triton`.
+    """
+    return _choice(x) == "numba"
 
 
 def fused_pieces(x: torch.Tensor) -> ModuleType | None:

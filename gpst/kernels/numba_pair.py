@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpst.compiled import compiled
+from gpst.kernels.numba_gelu import gelu_
 
 _compile = functools.partial(compiled, fastmath=True, error_model="numpy")
 _ONE, _EPSILON = np.float32(1.0), np.float32(1e-5)
@@ -54,6 +55,10 @@ def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> 
     into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
     _add_norm_backward(_array(gradient), _array(normed), _array(inverse_std), into.numpy())
     return into
+
+
+def gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x, gelu_(x)
 
 
 def _array(x: Tensor) -> np.ndarray:

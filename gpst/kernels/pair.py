@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gpst.kernels import fused_pieces, use_triton
+from gpst.kernels import fused_pieces
 
 
 def pair_attention(
@@ -87,18 +87,13 @@ def add_norm_backward(
     return into
 
 
-def gelu(x: Tensor) -> Tensor:
-    """x Phi(x), the exact form."""
-    return torch.nn.functional.gelu(x)
+def gelu(x: Tensor, with_slope: bool = True) -> tuple[Tensor, Tensor | None]:
+    """x Phi(x), the exact form, and its slope Phi(x) + x Phi'(x) if a gradient will be wanted.
 
-
-def gelu_backward(gradient: Float[Tensor, "R M F"], x: Float[Tensor, "M F"]) -> Tensor:
-    """Gradient of x from that of gelu(x). Overwrites the gradient."""
-    if use_triton(gradient):
-        from gpst.kernels import triton_pair
-
-        return triton_pair.gelu_backward(gradient, x)
-    if len(gradient) == 1:
-        return torch.ops.aten.gelu_backward.grad_input(gradient[0], x, grad_input=gradient[0])[None]
-    slope = torch.ops.aten.gelu_backward(torch.ones_like(x), x)
-    return gradient.mul_(slope)
+    Both come from one exponential, and the slope turns the way back of either route into a product:
+    it is kept in place of x, which may be overwritten.
+    """
+    if fused := fused_pieces(x):
+        return fused.gelu(x)
+    value = torch.nn.functional.gelu(x)
+    return value, torch.ops.aten.gelu_backward(torch.ones_like(x), x) if with_slope else None

@@ -159,21 +159,19 @@ def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> 
 
 
 @triton.jit
-def _gelu_backward(gradient, x, size, ROUTES: tl.constexpr, BLOCK: tl.constexpr):
+def _gelu(x, value, slope, size, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    value = tl.load(x + at, inside, 0.0).to(tl.float32)
-    density = tl.exp(-0.5 * value * value) * 0.3989422804014327
-    slope = 0.5 * (1.0 + tl.erf(value * 0.7071067811865476)) + value * density
-    for route in tl.static_range(ROUTES):
-        here = gradient + route * size + at
-        tl.store(here, tl.load(here, inside, 0.0).to(tl.float32) * slope, inside)
+    v = tl.load(x + at, inside, 0.0).to(tl.float32)
+    below = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
+    tl.store(value + at, v * below, inside)
+    tl.store(slope + at, below + v * tl.exp(-0.5 * v * v) * 0.3989422804014327, inside)
 
 
-def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
-    """As pair.gelu_backward."""
-    gradient, size = gradient.contiguous(), x.numel()
+def gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As pair.gelu, always with the slope."""
+    x, size = x.contiguous(), x.numel()
+    value, slope = torch.empty_like(x), torch.empty_like(x)
     if size:
-        grid = (triton.cdiv(size, 1024),)
-        _gelu_backward[grid](gradient, x.contiguous(), size, len(gradient), 1024)
-    return gradient
+        _gelu[(triton.cdiv(size, 1024),)](x, value, slope, size, 1024)
+    return value, slope

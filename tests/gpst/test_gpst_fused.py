@@ -73,12 +73,25 @@ def test_pieces_of_a_pair_layer(
             normed,
             inverse_std,
             pair.add_norm_backward(gradient[0], normed, inverse_std),
-            pair.gelu_backward(gradient[0].clone(), x),
-            pair.gelu_backward(gradient[0, :1].clone(), x),
+            *pair.gelu(x.clone()),
         )
 
     plain, fused = both(monkeypatch, kernels, pieces)
     assert_near(fused, plain, tolerance)
+
+
+@pytest.mark.parametrize("kernels", ["triton", "numba"])
+def test_gelu_from_end_to_end(monkeypatch, kernels: str) -> None:
+    monkeypatch.setenv("GPST_KERNELS", kernels)
+    far = torch.tensor([-1e4, -100.0, 100.0, 1e4])
+    x = torch.cat((torch.linspace(-14.0, 14.0, 100_001), far)).to(HOMES[kernels])
+    exact = x.double().requires_grad_()
+    expected = torch.nn.functional.gelu(exact)
+    (expected_slope,) = torch.autograd.grad(expected.sum(), exact)
+    value, slope = pair.gelu(x)
+    assert slope is not None
+    torch.testing.assert_close(value.double(), expected, atol=5e-7, rtol=1e-6)
+    torch.testing.assert_close(slope.double(), expected_slope, atol=5e-7, rtol=0)
 
 
 @pytest.mark.parametrize("kernels", ["triton", "numba"])

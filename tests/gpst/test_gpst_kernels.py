@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from gpst.kernels import attention, pair
 from gpst.kernels.dropout import keep_mask
+from gpst.kernels.gelu import gelu
 
 CPU = torch.device("cpu")
 
@@ -111,12 +112,39 @@ class TestPieces:
         expected = self.routes(lambda s: F.layer_norm(s, (6,)), x + y, gradient)
         torch.testing.assert_close(ours, expected)
 
-    @pytest.mark.parametrize("routes", [1, 2])
-    def test_gelu(self, routes: int) -> None:
+    def test_gelu(self) -> None:
         x = torch.randn(7, 6, dtype=torch.float64)
-        gradient = torch.randn(routes, 7, 6, dtype=torch.float64)
-        expected = self.routes(F.gelu, x, gradient)
-        torch.testing.assert_close(pair.gelu_backward(gradient, x), expected)
+        gradient = torch.randn(2, 7, 6, dtype=torch.float64)
+        value, slope = pair.gelu(x)
+        assert slope is not None
+        torch.testing.assert_close(value, F.gelu(x))
+        torch.testing.assert_close(gradient * slope, self.routes(F.gelu, x, gradient))
+        assert pair.gelu(x, with_slope=False)[1] is None
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_compiled_gelu_from_end_to_end(monkeypatch, approximate: str) -> None:
+    monkeypatch.setenv("GPST_KERNELS", "numba")
+    far = torch.tensor([-1e4, -100.0, 100.0, 1e4])
+    x = torch.cat((torch.linspace(-14.0, 14.0, 100_001), far)).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    upstream = torch.randn(len(x))
+    ours, expected = gelu(x, approximate), F.gelu(exact, approximate=approximate)
+    assert ours.grad_fn.name() == "_GeluBackward"
+    torch.testing.assert_close(ours.double(), expected, atol=5e-7, rtol=1e-6)
+    (into,) = torch.autograd.grad(ours, x, upstream)
+    (expected_into,) = torch.autograd.grad(expected, exact, upstream.double())
+    torch.testing.assert_close(into.double(), expected_into, atol=2e-6, rtol=1e-6)
+
+
+def test_gelu_is_pytorch_s_where_no_loop_fits(monkeypatch) -> None:
+    monkeypatch.setenv("GPST_KERNELS", "numba")
+    wide = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(gelu(wide), F.gelu(wide))
+    single = torch.randn(4, 3, requires_grad=True)
+    with torch.no_grad():
+        assert torch.equal(gelu(single), F.gelu(single))
+    torch.testing.assert_close(gelu(single.T), F.gelu(single.T))
 
 
 def test_the_gpt2_baseline_uses_blockwise_attention_where_it_drops(monkeypatch) -> None:

@@ -41,6 +41,23 @@ def test_values_equal_the_slow_form(schedule, temperature):
     assert expected["height"] > 0.1  # the test would not see it otherwise
 
 
+def test_boundary_scores_of_sentences_of_many_lengths():
+    """Attention goes by groups of similar length; they mix with none of the other sentences."""
+    model, contexts = make_model(), make_contexts([[20, 3, 9], [1, 40, 8, 17]])
+    scores = model.parser(ContextBatch.from_sentences(contexts))
+    slow, upstream = SlowLosses(model, contexts), torch.randn_like(scores)
+    expected = []
+    for tokens in (s for context in contexts for s in context):
+        expected += [slow.boundary_scores(tokens), scores.new_zeros(1)]
+    last = torch.cat(expected) == 0.0
+    torch.testing.assert_close(scores.masked_fill(last, 0.0), torch.cat(expected))
+    ours = gradients(model, (scores * upstream).masked_fill(last, 0.0).sum())
+    theirs = gradients(model, (torch.cat(expected) * upstream).sum())
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, msg=name)
+
+
 def gradients(model: GPST, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     model.zero_grad()
     loss.backward()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import chart_oracle
 import torch
@@ -61,6 +62,28 @@ def pair(layers: list[PairLayer], x: list[Tensor], roles: list[Tensor]) -> Tenso
 
 def pair_score(score: PairScore, x: Tensor, y: Tensor) -> Tensor:
     return score.first(x) @ score.second(y) / math.sqrt(score.first[-1].out_features)
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary positions of one head, (T, d): pairs of features as complex numbers."""
+    rate = 10000.0 ** (-torch.arange(0, x.shape[1], 2, dtype=torch.float32) / x.shape[1])
+    # The angles, not their cosines, are fp32 in the model.
+    angle = torch.outer(torch.arange(len(x), dtype=torch.float32), rate)
+    turn = torch.complex(angle.cos().to(x.dtype), angle.sin().to(x.dtype))
+    return torch.view_as_real(torch.view_as_complex(x.reshape(len(x), -1, 2)) * turn).flatten(1)
+
+
+def parser_layer(layer: Any, x: Tensor) -> Tensor:
+    """One layer of the parser over one sentence, (T, D)."""
+    width = x.shape[1] // layer.num_heads
+    parts = []
+    packed = layer.query_key_value(layer.attention_norm(x)).split(x.shape[1], 1)
+    for query, key, value in zip(*(p.split(width, 1) for p in packed), strict=True):
+        weights = torch.softmax(turned(query) @ turned(key).T / math.sqrt(width), 1)
+        parts.append(weights @ value)
+    x = x + layer.attention_out(torch.cat(parts, 1))
+    gate, up = layer.gate_and_value(layer.ffn_norm(x)).chunk(2, -1)
+    return x + layer.ffn_out(F.silu(gate) * up)
 
 
 @dataclass
@@ -163,11 +186,11 @@ class SlowLosses:
         return SlowSentence(self.model, leaves, order, live, self.temperature), scores
 
     def boundary_scores(self, tokens: list[int]) -> Tensor:
-        parser, ids = self.model.parser, torch.tensor([tokens])
+        parser, ids = self.model.parser, torch.tensor(tokens)
         x = parser.embedding(ids)
         for layer in parser.layers:
-            x = layer(x, torch.ones(1, 1, 1, len(tokens), dtype=torch.bool))
-        x = parser.norm(x)[0]
+            x = parser_layer(layer, x)
+        x = parser.norm(x)
         pairs = torch.cat((x[:-1], x[1:]), 1)
         return parser.score(F.gelu(parser.dense(pairs)))[:, 0]
 
