@@ -15,6 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gpst.config import CompositionConfig
+from gpst.kernels.product import Linear
 from gpst.layers import at_least_fp32, init_std
 
 
@@ -166,8 +167,8 @@ class Scaling(nn.Module):
 
     def __init__(self, hidden_dim: int, dim: int):
         super().__init__()
-        self.down = nn.Linear(hidden_dim, dim)
-        self.up = nn.Linear(dim, hidden_dim)
+        self.down = Linear(hidden_dim, dim)
+        self.up = Linear(dim, hidden_dim)
         nn.init.orthogonal_(self.down.weight)
         ratio = init_std(hidden_dim) * math.sqrt(hidden_dim / dim)
         with torch.no_grad():

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpst.kernels.attention import causal_attention
 from gpst.kernels.gelu import gelu
+from gpst.kernels.product import Linear
 
 
 def init_std(dim: int) -> float:
@@ -49,11 +50,11 @@ class CausalBlock(nn.Module):
         self.num_heads = num_heads
         self.dropout = dropout
         self.attention_norm = nn.LayerNorm(dim)
-        self.query_key_value = nn.Linear(dim, 3 * dim)
-        self.attention_out = nn.Linear(dim, dim)
+        self.query_key_value = Linear(dim, 3 * dim)
+        self.attention_out = Linear(dim, dim)
         self.ffn_norm = nn.LayerNorm(dim)
-        self.ffn_in = nn.Linear(dim, ffn_dim)
-        self.ffn_out = nn.Linear(ffn_dim, dim)
+        self.ffn_in = Linear(dim, ffn_dim)
+        self.ffn_out = Linear(ffn_dim, dim)
         init_linear(self.query_key_value)
         init_linear(self.ffn_in)
         for residual in (self.attention_out, self.ffn_out):
@@ -112,8 +113,8 @@ class HeadMLP(nn.Module):
     def __init__(self, in_dim: int, mid_dim: int, out_dim: int, dropout: float):
         super().__init__()
         self.dropout = dropout
-        self.dense = nn.Linear(in_dim, mid_dim)
-        self.out = nn.Linear(mid_dim, out_dim)
+        self.dense = Linear(in_dim, mid_dim)
+        self.out = Linear(mid_dim, out_dim)
         init_linear(self.dense)
         init_linear(self.out)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.batch import BatchCounts
+from gpst.kernels.product import add_product, pays, product
 from gpst.layers import at_least_fp32, compute_dtype
 
 Unit = Literal["tokens", "actions", "splits", "sentences", "examples"]
@@ -59,7 +60,8 @@ _CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 
 def chunk_rows(vocab_size: int, device_type: str) -> int:
     """Rows of logits that the vocabulary loss holds at a time."""
-    return max(_CHUNK_LOGITS.get(device_type, 2**24) // vocab_size, 1)
+    rows = _CHUNK_LOGITS.get(device_type, 2**24) // vocab_size
+    return max(rows // 64 * 64, 1) if rows >= 64 else max(rows, 1)
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -79,7 +81,10 @@ class _VocabularyLoss(torch.autograd.Function):
         for start in range(0, len(features), rows):
             chunk = slice(start, start + rows)
             x, target = features[chunk], targets[chunk, None]
-            logits = at_least_fp32(torch.mm(x, embedding.T, out=buffer[: len(x)]))
+            if pays(x, embedding):
+                logits = product(x, embedding)
+            else:
+                logits = at_least_fp32(torch.mm(x, embedding.T, out=buffer[: len(x)]))
             top, own = logits.amax(1, keepdim=True), logits.gather(1, target)
             slope = torch.softmax(logits, 1, out=logits)
             # The likeliest token has at least 1 / V of the mass, so that its logarithm is sound.
@@ -87,9 +92,9 @@ class _VocabularyLoss(torch.autograd.Function):
             if to_features is None or to_embedding is None:
                 continue
             slope = slope.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
-            torch.mm(slope, embedding, out=to_features[chunk])
+            to_features[chunk] = product(slope, embedding.T)
             if exact == x.dtype:
-                to_embedding.addmm_(slope.T, x)
+                add_product(to_embedding, slope, x)
             else:
                 to_embedding += slope.T @ x
         ctx.gradients = to_features, to_embedding

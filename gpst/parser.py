@@ -20,6 +20,7 @@ from gpst.chart.decode import InducedTrees
 from gpst.chart.plan import ChartPlan
 from gpst.config import ParserConfig
 from gpst.kernels.gelu import gelu
+from gpst.kernels.product import Linear
 from gpst.layers import at_least_fp32, init_linear, init_std
 
 
@@ -82,10 +83,10 @@ class _ParserLayer(nn.Module):
         dim = config.dim
         self.num_heads, self.dropout = config.num_heads, config.dropout
         self.attention_norm, self.ffn_norm = nn.RMSNorm(dim), nn.RMSNorm(dim)
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=False)
-        self.attention_out = nn.Linear(dim, dim, bias=False)
-        self.gate_and_value = nn.Linear(dim, 2 * config.ffn_dim, bias=False)
-        self.ffn_out = nn.Linear(config.ffn_dim, dim, bias=False)
+        self.query_key_value = Linear(dim, 3 * dim, bias=False)
+        self.attention_out = Linear(dim, dim, bias=False)
+        self.gate_and_value = Linear(dim, 2 * config.ffn_dim, bias=False)
+        self.ffn_out = Linear(config.ffn_dim, dim, bias=False)
         for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
             nn.init.xavier_uniform_(layer.weight)
 
@@ -125,7 +126,7 @@ class BoundaryParser(nn.Module):
         self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.dim)
         score_dim = config.score_dim or config.dim
-        self.dense = nn.Linear(2 * config.dim, score_dim)
+        self.dense = Linear(2 * config.dim, score_dim)
         self.score = nn.Linear(score_dim, 1, bias=False)  # a softmax would not see a bias
         init_linear(self.dense)
         init_linear(self.score)

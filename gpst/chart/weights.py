@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpst.composition import PairLayer, PairModel
+from gpst.kernels.product import add_product, pays, product
 
 
 class Linear:
@@ -15,11 +16,11 @@ class Linear:
         self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight.T)
+        return product(x, self.weight, self.bias)
 
     def into_input(self, into: Tensor) -> Tensor:
         """(R, M, I) gradient of the input from that of the output, (R, M, O)."""
-        return torch.mm(into.flatten(0, 1), self.weight).unflatten(0, into.shape[:2])
+        return product(into.flatten(0, 1), self.weight.T).unflatten(0, into.shape[:2])
 
 
 class LayerWeights:
@@ -39,15 +40,21 @@ class LayerWeights:
 
     def project(self, x: Tensor, side: Tensor | None) -> Tensor:
         """(2, P, 3D) from (2, P, D). Roles: 0 and 1, or 0 and 2 - side."""
-        packed = x.new_empty(*x.shape[:-1], len(self.packed))
+        first = self.biases[0]
         second = self.biases[1] if side is None else self.biases.index_select(0, 2 - side)
-        for bias, rows, out in zip((self.biases[0], second), x, packed, strict=True):
+        if pays(x.flatten(0, 1), self.packed):
+            packed = product(x.flatten(0, 1), self.packed).view(*x.shape[:-1], -1)
+            packed[0] += first
+            packed[1] += second
+            return packed
+        packed = x.new_empty(*x.shape[:-1], len(self.packed))
+        for bias, rows, out in zip((first, second), x, packed, strict=True):
             torch.addmm(bias, rows, self.packed.T, out=out)
         return packed
 
     def into_projected(self, into: Tensor) -> Tensor:
         """(R, M, D) gradient of the layer's input from that of the projections, (R, M, 3D)."""
-        return torch.mm(into.flatten(0, 1), self.packed).unflatten(0, into.shape[:2])
+        return product(into.flatten(0, 1), self.packed.T).unflatten(0, into.shape[:2])
 
 
 class LinearSum:
@@ -59,7 +66,7 @@ class LinearSum:
 
     def add(self, into: Tensor, x: Tensor) -> None:
         """Args: into: (M, O) gradient of the output. x: (M, I) input."""
-        add_product(self.weight, into, x)
+        _add_product(self.weight, into, x)
         add_rows(self.bias, into)
 
 
@@ -75,7 +82,7 @@ class LayerSums:
 
     def add_projection(self, into: Tensor, x: Tensor, side: Tensor | None) -> None:
         """Args: into: (2, P, 3D). x: (2, P, D)."""
-        add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
+        _add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
         add_rows(self.biases[0], into[0])
         if side is None:
             add_rows(self.biases[1], into[1])
@@ -120,10 +127,10 @@ class Sums:
         return into
 
 
-def add_product(total: Tensor, into: Tensor, x: Tensor) -> None:
+def _add_product(total: Tensor, into: Tensor, x: Tensor) -> None:
     """total += into' x"""
     if total.dtype == x.dtype:
-        total.addmm_(into.T, x)
+        add_product(total, into, x)
     else:
         total += into.T @ x
 

@@ -1,0 +1,92 @@
+"""Products with weights in fp32 on a CPU: oneDNN's in place of those of PyTorch's BLAS.
+
+MKL, which PyTorch multiplies fp32 with, uses half the vector width of an AVX-512 CPU that is not
+Intel's; oneDNN, which PyTorch has too, all of it: twice as fast (benchmarks/LOG.md). The results
+differ by the order of summation. GPST_KERNELS=torch keeps PyTorch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_LARGE = 1 << 26
+"""Multiplications from which on a product pays for oneDNN's first look at its shape, 0.4 ms."""
+_STEP = 64
+"""Products whose rows and inputs are multiples of this recur, so that the first look is shared."""
+
+
+def product(
+    x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None = None
+) -> Float[Tensor, "R O"]:
+    """x W^T + b, without a graph; either may be a transposed view."""
+    if pays(x, weight):
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return found
+    return F.linear(x, weight, bias)
+
+
+def add_product(total: Float[Tensor, "O I"], into: Float[Tensor, "R O"], x: Tensor) -> None:
+    """total += into' x: the gradient of a weight."""
+    if pays(into.T, x.T):
+        total += product(into.T, x.T)
+    else:
+        total.addmm_(into.T, x)
+
+
+def pays(x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"]) -> bool:
+    """Whether x W^T is one of oneDNN's products here."""
+    if x.dtype != torch.float32 or x.device.type != "cpu" or not _wanted():
+        return False
+    (rows, inputs), outputs = x.shape, len(weight)
+    recurs = rows % _STEP == 0 and inputs % _STEP == 0
+    return rows * inputs > 0 and (recurs or rows * inputs * outputs >= _LARGE)
+
+
+def _wanted() -> bool:
+    return os.environ.get("GPST_KERNELS", "auto") != "torch" and _available()
+
+
+@functools.cache
+def _available() -> bool:
+    """oneDNN is built in, and the CPU is one for which it is the faster."""
+    return (
+        torch.backends.mkldnn.is_available() and "AVX512" in torch.backends.cpu.get_cpu_capability()
+    )
+
+
+class Linear(nn.Linear):
+    """A linear layer by `product` where that pays, forward and backward."""
+
+    def forward(self, input: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
+        rows = input.reshape(-1, self.in_features)
+        plain = torch.is_autocast_enabled(input.device.type) or not torch.is_grad_enabled()
+        if plain or input.dtype != self.weight.dtype or not pays(rows, self.weight):
+            return super().forward(input)
+        found: Tensor = _Linear.apply(rows, self.weight, self.bias)  # type: ignore[assignment]
+        return found.view(*input.shape[:-1], self.out_features)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.with_bias = bias is not None
+        return product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        into = grad_outputs[0].contiguous()  # of a sum it is one number, expanded
+        to_x = product(into, weight.T) if ctx.needs_input_grad[0] else None
+        to_weight = product(into.T, x.T) if ctx.needs_input_grad[1] else None
+        to_bias = into.sum(0) if ctx.with_bias and ctx.needs_input_grad[2] else None
+        return to_x, to_weight, to_bias
