@@ -105,7 +105,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
     for fault in unit.faults:
         recorder.drop(*fault)
     writer = _UnitWriter(job, unit.key, encoder.dtype)
-    forced = encoder.num_forced
+    forced, failed = encoder.num_forced, _num_failed(encoder)
     parts = unit.parts
     try:
         for batch in _batches(job, parts, recorder):
@@ -115,6 +115,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         writer.abort()
         raise
     recorder.count("long_words_cut", encoder.num_forced - forced)
+    recorder.count("paragraphs_not_segmented", _num_failed(encoder) - failed)
     record = {
         "key": unit.key,
         "counters": dict(sorted(recorder.counters.items())),
@@ -129,6 +130,10 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         if part.origin:  # a piece that was put into a file of its own
             Path(part.path).unlink(missing_ok=True)
     return record
+
+
+def _num_failed(encoder: Encoder) -> int:
+    return getattr(encoder.segmenter, "num_failed", 0)
 
 
 def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[RawBatch]:

@@ -60,6 +60,8 @@ class OptionalSegmenter:
     def __init__(self, name: str, version: str, ends_of: EndsOf):
         self.name, self.version = name, version
         self._ends_of = ends_of
+        self.num_failed = 0
+        """Paragraphs that the package failed on, each left as one sentence."""
 
     def cut(self, data: np.ndarray, document_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cut documents into sentences; see ``Segmenter.cut``."""
@@ -92,7 +94,7 @@ class OptionalSegmenter:
         if not text.strip(_SPACES):
             return
         begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
-        for end in self._ends_of(text.decode()):
+        for end in self._sentence_ends(text.decode()):
             if end >= len(begins):
                 break
             cut = int(begins[end])
@@ -103,3 +105,12 @@ class OptionalSegmenter:
             if cut > 0:
                 yield cut
         yield len(text)
+
+    def _sentence_ends(self, text: str) -> Iterable[int]:
+        try:
+            return self._ends_of(text)
+        except BaseException as error:  # a panic of Rust code is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
+            self.num_failed += 1
+            return []

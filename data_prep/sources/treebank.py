@@ -18,6 +18,7 @@ _TOKEN = re.compile(rb"\(|\)|[^\s()]+")
 _BRACKETS = {
     b"-LRB-": b"(", b"-RRB-": b")", b"-LSB-": b"[", b"-RSB-": b"]", b"-LCB-": b"{", b"-RCB-": b"}",
 }  # fmt: skip
+_BRACKET = re.compile(rb"[()]")
 _LONGEST_TREE = 1 << 20
 
 
@@ -51,39 +52,91 @@ def _sentences(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
 
 
 def _trees(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of each balanced bracketing; unbalanced ends are recorded."""
+    """(offset, bytes) of each balanced bracketing; what is none is recorded."""
+    cutter = _Cutter(part.path, recorder)
     stream = open_stream(part.path)
-    held, offset, depth, looked = b"", 0, 0, 0
     try:
         while data := stream.read(CHUNK):
-            held += data
-            start = 0
-            for match in re.finditer(rb"[()]", held[looked:]):
-                place = looked + match.start()
-                if match.group() == b"(":
-                    start = place if depth == 0 else start
-                    depth += 1
-                elif depth == 0:
-                    recorder.drop("bad_tree", part.path, offset + place, "a bracket too many")
-                    start = place + 1
-                else:
-                    depth -= 1
-                    if depth == 0:
-                        yield offset + start, held[start : place + 1]
-                        start = place + 1
-            offset += start
-            held = held[start:]
-            looked = len(held)
-            if looked > _LONGEST_TREE:
-                recorder.drop("bad_tree", part.path, offset, "a bracket that is never closed")
-                return
+            yield from cutter.feed(data)
     except BrokenStreamError as error:
-        recorder.drop(error.reason, part.path, offset, error.detail)
+        recorder.drop(error.reason, part.path, cutter.offset, error.detail)
         return
     finally:
         stream.close()
-    if held.strip():
-        recorder.drop("bad_tree", part.path, offset, "the file ends inside a tree")
+    yield from cutter.end()
+
+
+class _Cutter:
+    """Cuts a stream into balanced bracketings.
+
+    After a tree that is never closed it starts again at the next line that begins with a bracket,
+    and from then on takes each such line for the start of a tree: no more than one is lost.
+    """
+
+    def __init__(self, path: str, recorder: Recorder):
+        self._path, self._recorder = path, recorder
+        self._held, self._depth, self._looked = b"", 0, 0
+        self._lines_begin_trees = False
+        self.offset = 0
+        """Of what is held, in the file."""
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The trees that end in more of the stream."""
+        self._held += data
+        yield from self._scan()
+        while len(self._held) > _LONGEST_TREE:
+            yield from self._start_again("a bracket that is never closed")
+
+    def end(self) -> Iterator[tuple[int, bytes]]:
+        """The trees that are found when there is no more."""
+        while self._depth:
+            yield from self._start_again("the file ends inside a tree")
+        self._between(0, len(self._held))
+
+    def _scan(self) -> Iterator[tuple[int, bytes]]:
+        held, start = self._held, 0
+        for match in _BRACKET.finditer(held, self._looked):
+            place = match.start()
+            if match.group() == b")":
+                if self._depth == 0:
+                    self._between(start, place)
+                    self._drop(place, "a bracket too many")
+                    start = place + 1
+                    continue
+                self._depth -= 1
+                if self._depth == 0:
+                    yield self.offset + start, held[start : place + 1]
+                    start = place + 1
+                continue
+            if self._depth and self._lines_begin_trees and held[place - 1 : place] == b"\n":
+                self._drop(start, "a bracket that is never closed")
+                self._depth = 0
+            elif self._depth == 0:
+                self._between(start, place)
+            start = place if self._depth == 0 else start
+            self._depth += 1
+        self._forget(start)
+        self._looked = len(self._held)
+
+    def _start_again(self, detail: str) -> Iterator[tuple[int, bytes]]:
+        """Give up the tree that is held, or what stands in place of one."""
+        self._drop(0, detail if self._depth else "no bracket in it")
+        line = self._held.find(b"\n(", 1)
+        self._forget(line + 1 if line >= 0 else len(self._held))
+        self._depth, self._looked, self._lines_begin_trees = 0, 0, True
+        yield from self._scan()
+
+    def _forget(self, size: int) -> None:
+        self._held, self.offset = self._held[size:], self.offset + size
+
+    def _between(self, start: int, stop: int) -> None:
+        text = self._held[start:stop]
+        if text.strip():
+            shown = text.strip()[:60].decode(errors="replace")
+            self._recorder.drop("text_outside_trees", self._path, self.offset + start, shown)
+
+    def _drop(self, place: int, detail: str) -> None:
+        self._recorder.drop("bad_tree", self._path, self.offset + place, detail)
 
 
 def words_of(tree: bytes) -> list[bytes] | None:

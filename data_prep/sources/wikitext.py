@@ -14,10 +14,10 @@ from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES, cut_point
 from data_prep.sources.ranges import RANGE_BYTES, is_readable
 
-_TITLE = re.compile(rb"(?:\A|\n[ \t\r]*\n)[ \t\r\n]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)")
+_TITLE = re.compile(rb"^[ \t\r]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)", re.MULTILINE)
 _JOINED = re.compile(rb" @([-,.])@ ")
 _BEFORE = re.compile(rb" ([.,;:!?%)\]}]|'s\b|n't\b|'re\b|'ve\b|'ll\b|'d\b|'m\b)")
-_AFTER = re.compile(rb"([(\[{$\xc2\xa3]) ")
+_AFTER = re.compile(rb"([(\[{$]|\xc2\xa3) ")
 _QUOTED = re.compile(rb'" ([^"\n]*?) "')
 _HEADING = re.compile(rb"^ ?((?:= )+)(.*?) (?:= ?)+$", re.MULTILINE)
 
@@ -66,13 +66,17 @@ def _articles(data: mmap.mmap, part: Part) -> Iterator[tuple[int, int]]:
 
 def _next_title(data: mmap.mmap, at: int) -> int:
     """Where the first title at ``at`` or later begins, or the end of the file."""
-    # a title's blank line may begin before ``at``
-    place = max(at - 64, 0)
+    place = max(at - 64, 0)  # its line may begin before ``at``
     while match := _TITLE.search(data, place):
-        if match.start("title") >= at:
+        if match.start("title") >= at and _is_after_blank_line(data, match.start()):
             return match.start("title")
         place = match.start("title") + 1
     return len(data)
+
+
+def _is_after_blank_line(data: mmap.mmap, line: int) -> bool:
+    before = data.rfind(b"\n", 0, line - 1) + 1 if line else 0
+    return not data[before:line].strip()
 
 
 def _documents(

@@ -252,6 +252,9 @@ def _special(
 
 def _kind(parsed: dict[str, Any]) -> str:
     """byte_bpe: tokens are byte strings that give the text back; wordpiece: BERT's; other."""
+    flags = ("single_word", "lstrip", "rstrip")
+    if any(not t["special"] and any(t[flag] for flag in flags) for t in parsed["added_tokens"]):
+        return OTHER  # found by rules that faster engines do not have
     model, before = parsed["model"], parsed["pre_tokenizer"] or {}
     steps = before.get("pretokenizers", [before])
     kinds = [step.get("type") for step in steps]
