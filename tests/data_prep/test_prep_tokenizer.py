@@ -192,3 +192,22 @@ def test_a_new_encoder_now_and_then_changes_nothing(monkeypatch, bpe_path):
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
     assert engine._encoder is not first
+
+
+def test_characters_that_unicode_tables_disagree_on(bpe_path):
+    """gigatoken knows Unicode 17, which has letters that are nothing to the library."""
+    pieces = [
+        "a\U00032f1a\u93f1 b",
+        "\u088f\ua7ce x",
+        "\u0378 1",
+        "\U000e0041\U000f0000 z",
+        "plain é",
+    ]
+    data = np.frombuffer("".join(pieces).encode(), np.uint8)
+    ends = np.cumsum([len(piece.encode()) for piece in pieces])
+    loaded = load_tokenizer(bpe_path)
+    engine, reference = get_engine("gigatoken", loaded), ReferenceEngine(loaded)
+    for found, expected in zip(
+        engine.encode(data, ends), reference.encode(data, ends), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
