@@ -63,13 +63,18 @@ def _available() -> bool:
 
 
 class Linear(nn.Linear):
-    """A linear layer by `product` where that pays, forward and backward."""
+    """A linear layer by `product`, forward and backward, in fp32 on a CPU.
+
+    The graph does not depend on how many rows there are: DeepSpeed's stage 2 adds up wrong
+    gradients, silently, where ranks reach their parameters in different orders.
+    """
 
     def forward(self, input: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
-        rows = input.reshape(-1, self.in_features)
+        fits = input.dtype == self.weight.dtype == torch.float32 and input.device.type == "cpu"
         plain = torch.is_autocast_enabled(input.device.type) or not torch.is_grad_enabled()
-        if plain or input.dtype != self.weight.dtype or not pays(rows, self.weight):
+        if plain or not fits:
             return super().forward(input)
+        rows = input.reshape(-1, self.in_features)
         found: Tensor = _Linear.apply(rows, self.weight, self.bias)  # type: ignore[assignment]
         return found.view(*input.shape[:-1], self.out_features)
 

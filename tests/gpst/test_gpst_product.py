@@ -85,6 +85,17 @@ def test_only_where_it_is_wanted_and_fits(monkeypatch) -> None:
     torch.testing.assert_close(product(x, weight), F.linear(x, weight), rtol=0, atol=0)
 
 
+def test_the_graph_is_the_same_for_any_number_of_rows(monkeypatch) -> None:
+    """Ranks must reach their parameters in one order (test_pipe_engine shows what happens else)."""
+    layer = Linear(64, 64)
+    for kernels in ("auto", "torch"):
+        monkeypatch.setenv("GPST_KERNELS", kernels)
+        for rows in (0, 1, 64, 1000):
+            out = layer(torch.randn(rows, 64, requires_grad=True))
+            assert "_Linear" in type(out.grad_fn.next_functions[0][0]).__name__
+            out.sum().backward()
+
+
 def test_half_precision_stays_with_pytorch() -> None:
     layer, x = Linear(64, 64), torch.randn(64, 64, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
