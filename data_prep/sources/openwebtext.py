@@ -61,6 +61,9 @@ class OpenWebTextSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
+        if part.fault is not None:
+            recorder.drop(*part.fault)
+            return
         if part.path.endswith(".txt"):
             if is_readable(part, recorder):
                 yield from read_whole(part, recorder)
@@ -148,16 +151,27 @@ def _is_outer(path: str) -> bool:
 
 
 def _inner_parts(path: str) -> Iterator[Part]:
-    """The archives inside a plain outer tar, by their byte ranges."""
+    """The archives inside a plain outer tar, by their byte ranges; then its faults."""
+    found: list[tuple[str, int, int]] = []
+    faults: list[Fault] = []
+    place = 0
     with open(path, "rb") as file:
-        found = [
-            (m.name, m.offset, m.stop - m.start)
-            for m in read_members(file, LONGEST_INNER)
-            if m.name.endswith(OUTER_MEMBER)
-        ]
+        try:
+            for m in read_members(file, LONGEST_INNER):
+                place = m.offset + max(m.stop - m.start, 0)
+                if not m.name.endswith(OUTER_MEMBER):
+                    continue
+                if m.start < 0:
+                    faults.append(("member_too_large", path, m.offset, m.name))
+                else:
+                    found.append((m.name, m.offset, m.stop - m.start))
+        except BrokenStreamError as error:
+            faults.append((error.reason, path, place, error.detail))
     for name, offset, size in sorted(found):
         ratio = RATIO.get(os.path.splitext(name)[1], 1)
         yield Part(path, size * ratio, offset, offset + size)
+    for fault in faults:
+        yield Part(path, 0, fault=fault)
 
 
 def _inner_stream(outer: RangeStream) -> ByteStream:
