@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, Piece, Spooled
+from data_prep.sources.long_documents import cut_point
 from data_prep.sources.streams import (
     CHUNK,
     BrokenStreamError,
@@ -25,8 +26,19 @@ PIECE_BYTES = 16 << 20
 # a line longer than this is not read whole (and so is not JSON)
 MAX_LINE_BYTES = 64 << 20
 
-# the place right after the last (or, with find, the first) record end in some bytes, or 0
+# the place right after the last record end in some bytes, or 0
 EndFinder = Callable[[bytes], int]
+
+
+class RecordEnds(NamedTuple):
+    """Where records end: the first end at a place of a file or later, the last one in some bytes.
+
+    first: (file, place) -> place, or None where there is none; it must not fall as its place grows.
+    """
+
+    first: Callable[[BinaryIO, int], int | None]
+    last: EndFinder
+
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF16_CURE = "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"
@@ -37,30 +49,19 @@ def last_line_end(data: bytes) -> int:
     return data.rfind(b"\n") + 1
 
 
-def last_blank_line_end(data: bytes) -> int:
-    """After the last blank line, or 0."""
-    plain, windows = data.rfind(b"\n\n"), data.rfind(b"\n\r\n")
-    return max(plain + 2 if plain >= 0 else 0, windows + 3 if windows >= 0 else 0)
-
-
-def first_end_from(file: BinaryIO, at: int, marks: tuple[bytes, ...]) -> int | None:
-    """The first place >= ``at`` that has one of ``marks`` right before it; None: there is none."""
-    longest = max(len(mark) for mark in marks)
-    start = max(at - longest, 0)
+def first_line_end(file: BinaryIO, at: int) -> int | None:
+    """After the first LF that ends at ``at`` or later; None: there is none."""
+    start = max(at - 1, 0)
     file.seek(start)
-    held = b""
     while chunk := file.read(CHUNK):
-        held += chunk
-        found = []
-        for mark in marks:
-            place = held.find(mark, max(at - start - len(mark), 0))
-            if place >= 0:
-                found.append(start + place + len(mark))
-        if found:
-            return min(found)
-        start += max(len(held) - longest, 0)
-        held = held[-longest:]
+        place = chunk.find(b"\n") + 1
+        if place:
+            return start + place
+        start += len(chunk)
     return None
+
+
+LINE_ENDS = RecordEnds(first_line_end, last_line_end)
 
 
 class RangeStream:
@@ -85,24 +86,24 @@ class RangeStream:
         self._file.close()
 
 
-def open_range(path: str, start: int, stop: int | None, marks: tuple[bytes, ...]):
+def open_range(path: str, start: int, stop: int | None, ends: RecordEnds):
     """(stream, its first byte's offset) for the records that begin in [start, stop), or None."""
     file = open(path, "rb")  # noqa: SIM115 (closed by the stream)
-    first = first_end_from(file, start, marks) if start else 0
+    first = ends.first(file, start) if start else 0
     if first is None or (stop is not None and first >= stop):
         file.close()
         return None
-    last = first_end_from(file, stop, marks) if stop is not None else None
+    last = ends.first(file, stop) if stop is not None else None
     return RangeStream(file, first, last), first
 
 
 def chunks(
-    stream: ByteStream, offset: int, find_end: EndFinder, size: int = BATCH_BYTES
+    stream: ByteStream, offset: int, find_end: EndFinder, size: int
 ) -> Iterator[tuple[int, bytes]]:
     """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes).
 
     When the stream turns out to be broken, the whole records before come first, then the error.
-    A record of more than MAX_LINE_BYTES is handed on in pieces that end anywhere.
+    A record of more than MAX_LINE_BYTES is handed on in pieces that end between characters.
     """
     held: list[bytes] = []
     length, wanted = 0, size
@@ -126,7 +127,7 @@ def chunks(
             # look again when twice as much is there: linear time
             wanted = min(max(wanted, 2 * length), MAX_LINE_BYTES)
             continue
-        end = end or length
+        end = end or cut_point(joined, length - 4)
         chunk, held = joined[:end], [joined[end:]]
         del joined  # it may be large, and the caller takes its time
         yield offset, chunk
@@ -167,14 +168,13 @@ def range_parts(file: InputFile) -> Iterator[Part]:
 
 def read_records(
     part: Part,
-    marks: tuple[bytes, ...],
-    find_end: EndFinder,
+    ends: RecordEnds,
     documents: Callable[[bytes, int], Iterator[RawBatch]],
     recorder: Recorder,
 ) -> Iterator[RawBatch]:
     """The documents of the records that begin in a part, made by ``documents`` (bytes, offset)."""
     if compression_of(part.path) is None:
-        opened = open_range(part.path, part.start, part.stop, marks)
+        opened = open_range(part.path, part.start, part.stop, ends)
         if opened is None:
             return
         stream, offset = opened
@@ -182,7 +182,7 @@ def read_records(
         stream, offset = open_stream(part.path), 0
     seen = offset
     try:
-        for at, data in chunks(stream, offset, find_end):
+        for at, data in chunks(stream, offset, ends.last, BATCH_BYTES):
             seen = at + len(data)
             yield from documents(data, at)
     except BrokenStreamError as error:
@@ -191,12 +191,12 @@ def read_records(
         stream.close()
 
 
-def stream_pieces(path: str, find_end: EndFinder) -> Iterator[Piece]:
+def stream_pieces(path: str, ends: RecordEnds) -> Iterator[Piece]:
     """A compressed file of records as plain files of about PIECE_BYTES."""
     name = Path(path).name.removesuffix(compression_of(path) or "")
     stream = open_stream(path)
     try:
-        for at, data in chunks(stream, 0, find_end, PIECE_BYTES):
+        for at, data in chunks(stream, 0, ends.last, PIECE_BYTES):
             if at == 0 and is_utf16(data):
                 yield Piece((), 0, (("utf16_file", path, 0, UTF16_CURE),))
                 return
