@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.batch import Recorder
 from data_prep.sources import blank_lines, ranges
-from data_prep.sources.base import Part, SourceOptions
+from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.blank_lines import first_blank_line_end, last_blank_line_end
 from data_prep.sources.text import TextSource
 
@@ -63,6 +64,21 @@ def test_documents_are_the_same_for_any_range_size(tmp_path, size, monkeypatch, 
     documents, recorder = read("text", [tmp_path / "x.txt"], split_blank_lines=True)
     assert [d.strip() for d in documents] == [t.strip() for t in TEXTS]
     assert not recorder.counters
+
+
+def test_each_range_reads_its_own(tmp_path, monkeypatch):
+    """Also where all blank lines hold a space."""
+    path = tmp_path / "x.txt"
+    path.write_bytes("\n \n".join(TEXTS).encode())
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 500)
+    source, options = TextSource(), SourceOptions(split_blank_lines=True)
+    counts = []
+    for part in source.plan([InputFile(str(path), path.stat().st_size)], options):
+        batches = source.read(part, options, Recorder())
+        counts.append(sum(len(batch.starts) for batch in batches))
+    assert sum(counts) == len(TEXTS)
+    assert min(counts[:-1]) > 0
+    assert max(counts) < 30
 
 
 def test_pieces_of_a_stream_end_at_such_blank_lines(tmp_path, monkeypatch):
