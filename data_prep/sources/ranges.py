@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.sources.base import InputFile, Part, Piece, Spooled
+from data_prep.sources.base import Fault, InputFile, Part, Piece, Spooled
 from data_prep.sources.long_documents import cut_point
 from data_prep.sources.streams import (
     CHUNK,
@@ -34,10 +34,12 @@ class RecordEnds(NamedTuple):
     """Where records end: the first end at a place of a file or later, the last one in some bytes.
 
     first: (file, place) -> place, or None where there is none; it must not fall as its place grows.
+    lines: a record is a line, of no use unless it is whole.
     """
 
     first: Callable[[BinaryIO, int], int | None]
     last: EndFinder
+    lines: bool = False
 
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -61,7 +63,7 @@ def first_line_end(file: BinaryIO, at: int) -> int | None:
     return None
 
 
-LINE_ENDS = RecordEnds(first_line_end, last_line_end)
+LINE_ENDS = RecordEnds(first_line_end, last_line_end, lines=True)
 
 
 class RangeStream:
@@ -98,12 +100,17 @@ def open_range(path: str, start: int, stop: int | None, ends: RecordEnds):
 
 
 def chunks(
-    stream: ByteStream, offset: int, find_end: EndFinder, size: int
+    stream: ByteStream,
+    offset: int,
+    ends: RecordEnds,
+    size: int,
+    too_long: Callable[[int, str], None],
 ) -> Iterator[tuple[int, bytes]]:
     """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes).
 
     When the stream turns out to be broken, the whole records before come first, then the error.
-    A record of more than MAX_LINE_BYTES is handed on in pieces that end between characters.
+    Of a record of more than MAX_LINE_BYTES, a line is passed over, and ``too_long`` told its place;
+    text is handed on in pieces that end between characters.
     """
     held: list[bytes] = []
     length, wanted = 0, size
@@ -112,7 +119,7 @@ def chunks(
             data = stream.read(CHUNK)
         except BrokenStreamError:
             joined = b"".join(held)
-            yield offset, joined[: find_end(joined)]  # the whole records before the damage
+            yield offset, joined[: ends.last(joined)]  # the whole records before the damage
             raise
         if not data:
             break
@@ -122,10 +129,18 @@ def chunks(
             continue
         joined = b"".join(held)
         held = [joined]
-        end = find_end(joined)
+        end = ends.last(joined)
         if end == 0 and length < MAX_LINE_BYTES:
             # look again when twice as much is there: linear time
             wanted = min(max(wanted, 2 * length), MAX_LINE_BYTES)
+            continue
+        if end == 0 and ends.lines:
+            too_long(offset, f"a line of more than {MAX_LINE_BYTES} bytes")
+            del joined
+            held.clear()
+            passed, rest = _to_line_end(stream)
+            offset, held = offset + length + passed, [rest]
+            length, wanted = len(rest), size
             continue
         end = end or cut_point(joined, length - 4)
         chunk, held = joined[:end], [joined[end:]]
@@ -137,6 +152,17 @@ def chunks(
     joined = b"".join(held)
     held.clear()  # what may be large is not in memory twice
     yield offset, joined
+
+
+def _to_line_end(stream: ByteStream) -> tuple[int, bytes]:
+    """Read on to the next LF: (bytes up to it, what was read behind it)."""
+    passed = 0
+    while data := stream.read(CHUNK):
+        end = data.find(b"\n") + 1
+        if end:
+            return passed + end, data[end:]
+        passed += len(data)
+    return passed, b""
 
 
 def in_batches(documents: Iterable[tuple[int, bytes]], file: str) -> Iterator[RawBatch]:
@@ -181,8 +207,12 @@ def read_records(
     else:
         stream, offset = open_stream(part.path), 0
     seen = offset
+
+    def too_long(place: int, detail: str) -> None:
+        recorder.drop("line_too_long", part.path, place, detail)
+
     try:
-        for at, data in chunks(stream, offset, ends.last, BATCH_BYTES):
+        for at, data in chunks(stream, offset, ends, BATCH_BYTES, too_long):
             seen = at + len(data)
             yield from documents(data, at)
     except BrokenStreamError as error:
@@ -195,13 +225,24 @@ def stream_pieces(path: str, ends: RecordEnds) -> Iterator[Piece]:
     """A compressed file of records as plain files of about PIECE_BYTES."""
     name = Path(path).name.removesuffix(compression_of(path) or "")
     stream = open_stream(path)
+    faults: list[Fault] = []  # since the last piece
+
+    def too_long(place: int, detail: str) -> None:
+        faults.append(("line_too_long", path, place, detail))
+
     try:
-        for at, data in chunks(stream, 0, ends.last, PIECE_BYTES):
+        for at, data in chunks(stream, 0, ends, PIECE_BYTES, too_long):
             if at == 0 and is_utf16(data):
                 yield Piece((), 0, (("utf16_file", path, 0, UTF16_CURE),))
                 return
-            if data:
-                yield Piece((Spooled(name, data, len(data), path, at),), at + len(data))
+            if data or faults:
+                files = (Spooled(name, data, len(data), path, at),) if data else ()
+                yield Piece(files, at + len(data), tuple(faults))
+                faults.clear()
+    except BrokenStreamError:
+        if faults:
+            yield Piece((), faults[-1][2], tuple(faults))
+        raise
     finally:
         stream.close()
 
