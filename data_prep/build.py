@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -86,7 +87,9 @@ def build(
     # a source whose documents are sentences overrides the segmenter
     arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
     segmenter = get_segmenter(arguments.segmenter)
-    files = find_input(source, inputs)
+    files = find_input(source, inputs, output)
+    if files.left_out and options.show_progress:
+        print(f"warning: {files.left_out}", file=sys.stderr)
     values = identity(arguments, files, loaded.sha256)
     if claim_output(output, values):
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up

@@ -38,6 +38,7 @@ class Estimate:
     cpu_s: float
     engine: str
     counters: dict[str, int]
+    left_out: str | None = None
 
     def lines(self, workers: int, free_bytes: int) -> Iterator[str]:
         """What ``--dry-run`` prints."""
@@ -52,6 +53,8 @@ class Estimate:
         yield f"time         {hours:.2f} hours with {workers} workers"
         for name, count in self.counters.items():
             yield f"  {name} in the sample: {count:,}"
+        if self.left_out:
+            yield self.left_out
 
 
 def estimate(
@@ -105,6 +108,7 @@ def estimate(
         cpu_s=seconds * scale,
         engine=chosen.name,
         counters=dict(sorted(counters.items())),
+        left_out=files.left_out,
     )
 
 

@@ -11,7 +11,7 @@ from itertools import chain, groupby
 
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Source
-from data_prep.sources.listing import FileList, files_below, input_file
+from data_prep.sources.listing import FileList, Walk, files_below, input_file
 
 _SOURCES = {
     "hf": ("data_prep.sources.huggingface", "HuggingFaceSource"),
@@ -33,30 +33,38 @@ def get_source(name: str) -> Source:
     return getattr(importlib.import_module(module), attribute)()
 
 
-def find_input(source: Source, inputs: Iterable[str]) -> FileList:
-    """The files of an ``--input`` for a source; sources that take names get them as they are."""
-    inputs = list(inputs)
+def find_input(
+    source: Source, inputs: Iterable[str], output: str | os.PathLike[str] | None = None
+) -> FileList:
+    """The files of an ``--input`` for a source; sources that take names get them as they are.
+
+    output: a folder whose files are no input where it lies in one.
+    """
+    inputs, walk = list(inputs), Walk(output)
     if not getattr(source, "takes_names", False):
-        return find_files(inputs, source.suffixes)
+        return find_files(inputs, source.suffixes, walk)
     found = []
     for name in inputs:
-        there = files_below(name, ()) if os.path.exists(name) else ()
+        there = files_below(name, (), walk) if os.path.exists(name) else ()
         found.append(InputFile(name, sum(file.num_bytes for file in there)))
     return FileList(found)
 
 
-def find_files(inputs: Iterable[str], suffixes: tuple[str, ...]) -> FileList:
+def find_files(
+    inputs: Iterable[str], suffixes: tuple[str, ...], walk: Walk | None = None
+) -> FileList:
     """The files of paths, folders (searched to the bottom) and glob patterns, sorted by path.
 
     Sorted, so that the result does not depend on the file system; once each. Raises UsageError when
     something is not there, a folder or pattern holds no fitting file, or all files are empty.
     """
+    walk = walk or Walk()
     listings = []
     for given in inputs:
-        matches = [given] if os.path.exists(given) else sorted(glob.glob(given, recursive=True))
+        matches = [given] if os.path.exists(given) else _matches(given, walk)
         if not matches:
             raise UsageError(f"input {given} does not exist")
-        folders = [files_below(match, suffixes) for match in matches if os.path.isdir(match)]
+        folders = [files_below(match, suffixes, walk) for match in matches if os.path.isdir(match)]
         plain = (input_file(match) for match in matches if not os.path.isdir(match))
         files = heapq.merge(plain, *folders, key=_path)
         first = next(files, None)
@@ -64,11 +72,16 @@ def find_files(inputs: Iterable[str], suffixes: tuple[str, ...]) -> FileList:
             raise UsageError(f"input {given} holds no file that ends in {' '.join(suffixes)}")
         listings.append(chain([first], files))
     merged = groupby(heapq.merge(*listings, key=_path), key=_path)
-    listed = FileList(next(same) for _, same in merged)
+    listed = FileList((next(same) for _, same in merged), walk)
     if not listed.num_bytes:
         names = next(iter(listed)).path if len(listed) == 1 else f"all {len(listed)} files"
         raise UsageError(f"input is empty: {names} of 0 bytes")
     return listed
+
+
+def _matches(pattern: str, walk: Walk) -> list[str]:
+    found = glob.glob(pattern, recursive=True)
+    return sorted(match for match in found if not walk.is_in_output(match))
 
 
 def _path(file: InputFile) -> str:

@@ -34,7 +34,10 @@ def _checksum_fits(header: bytes) -> bool:
 def _size_of(header: bytes) -> int:
     if header[124] & 0x80:  # base 256, for members of 8 GiB and more
         return int.from_bytes(header[125:136], "big")
-    return int(header[124:136].strip(b"\0 ") or b"0", 8)
+    digits = header[124:136].strip(b"\0 ") or b"0"
+    if not digits.isdigit() or max(digits) > ord("7"):
+        raise BrokenStreamError("damaged_archive", f"no size in a tar header: {digits!r}")
+    return int(digits, 8)
 
 
 class _Window:
@@ -87,9 +90,12 @@ def read_members(stream: ByteStream, max_bytes: int) -> Iterator[Member]:
     """The regular files of a tar stream, in order.
 
     A member larger than ``max_bytes`` comes with start == stop == -1 and without its data. Raises
-    BrokenStreamError when the archive ends early or a header is damaged; whole members come first.
+    BrokenStreamError when the archive is empty, ends early or a header is damaged; whole members
+    come first.
     """
     window = _Window(stream)
+    if not window.has(1) and not window.broken:
+        raise BrokenStreamError("empty_file", "an archive of no bytes")
     long_name: str | None = None
     while window.has(BLOCK):
         header = window.buffer[window.at : window.at + BLOCK]
@@ -135,8 +141,11 @@ def _name_of(header: bytes, long_name: str | None) -> str:
 def _pax_path(records: bytes) -> str | None:
     """The path of a pax header: records "LENGTH key=value\\n"."""
     while records:
-        length = int(records.split(b" ", 1)[0])
-        key, _, value = records[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
+        head, _, rest = records.partition(b" ")
+        if not head.isdigit() or not len(head) < int(head) <= len(records):
+            raise BrokenStreamError("damaged_archive", f"no pax record: {records[:20]!r}")
+        length = int(head)
+        key, _, value = rest[: length - len(head) - 1].rstrip(b"\n").partition(b"=")
         if key == b"path":
             return value.decode(errors="replace")
         records = records[length:]

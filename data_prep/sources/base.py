@@ -37,6 +37,10 @@ class InputFile:
     num_bytes: int
 
 
+# a record that is left out: reason, file, offset, detail
+Fault = tuple[str, str, int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece of the input that is read in one go.
@@ -45,6 +49,7 @@ class Part:
     the end. weight: about how many bytes of text it holds, for cutting units. streamed: a large
     file without random access, which the source can cut into ``pieces`` while it is read. origin,
     base: of a piece that was put into a file of its own, the input file and the offset there.
+    fault: damage that was found while planning; such a part holds nothing else.
     """
 
     path: str
@@ -54,6 +59,7 @@ class Part:
     streamed: bool = False
     origin: str = ""
     base: int = 0
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True)
@@ -65,10 +71,6 @@ class Spooled:
     weight: int
     origin: str
     base: int = 0
-
-
-# a record that is left out: reason, file, offset, detail
-Fault = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.long_lines import LONG_LINE, LongLine
 from data_prep.sources.ranges import (
     BATCH_BYTES,
+    LINE_ENDS,
     is_readable,
-    last_line_end,
     range_parts,
     read_records,
     stream_pieces,
@@ -42,11 +42,11 @@ class JsonLinesSource:
             return _documents(data, offset, part.path, options.text_field, recorder)
 
         if is_readable(part, recorder):
-            yield from read_records(part, (b"\n",), last_line_end, documents, recorder)
+            yield from read_records(part, LINE_ENDS, documents, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces."""
-        return stream_pieces(part.path, last_line_end)
+        return stream_pieces(part.path, LINE_ENDS)
 
 
 def _documents(

@@ -6,6 +6,7 @@ import os
 import pickle
 import zlib
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile
@@ -13,10 +14,74 @@ from data_prep.sources.base import InputFile
 PACK = 4096  # files that are compressed together
 
 
+@dataclass
+class _Passed:
+    """How many were left out, and the first of them."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, path: str) -> None:
+        """One more."""
+        self.first = self.first or path
+        self.count += 1
+
+
+class Walk:
+    """What a search through folders leaves out. output: a folder that is no input."""
+
+    def __init__(self, output: str | os.PathLike[str] | None = None):
+        self.other, self.hidden = _Passed(), _Passed()
+        self._output = None if output is None else os.path.realpath(output)
+
+    def is_output(self, path: str) -> bool:
+        """Whether a path is the output folder."""
+        return self._may_be(path) and os.path.realpath(path) == self._output
+
+    def is_in_output(self, path: str) -> bool:
+        """Whether a path is the output folder or lies in it."""
+        real = os.path.realpath(path) + os.sep if self._may_be(path) else ""
+        return real.startswith(f"{self._output}{os.sep}")
+
+    def _may_be(self, path: str) -> bool:
+        """Asking for the real path is dear, and a corpus may be millions of files."""
+        output = self._output
+        return output is not None and (os.path.basename(output) in path or os.path.islink(path))
+
+    @property
+    def left_out(self) -> str | None:
+        """A line about what was left out, or None."""
+        said = []
+        if self.other.count:
+            said.append(f"{self.other.count} with another suffix (first {self.other.first})")
+        if self.hidden.count:
+            said.append(f"{self.hidden.count} hidden (first {self.hidden.first})")
+        return "left out of the input: " + ", ".join(said) if said else None
+
+
+class _Links:
+    """Folders behind links below ``root``: each is entered once, also when links make a circle."""
+
+    def __init__(self, root: str):
+        self._root = os.path.realpath(root)
+        self._seen = {self._root}
+
+    def is_new(self, path: str, through: bool) -> bool:
+        """Whether a folder, reached through a link, has not been and will not be entered."""
+        real = os.path.realpath(path)
+        inside = through and real.startswith(self._root + os.sep)
+        if inside and f"{os.sep}." not in real[len(self._root) :]:
+            return False  # it is found at its own place
+        new = real not in self._seen
+        self._seen.add(real)
+        return new
+
+
 class FileList(Collection[InputFile]):
     """Files in order, kept compressed: some 30 bytes each where an object takes 230."""
 
-    def __init__(self, files: Iterable[InputFile]):
+    def __init__(self, files: Iterable[InputFile], walk: Walk | None = None):
+        self._walk = walk
         self._packed: list[bytes] = []
         self._length = self.num_bytes = 0
         held: list[InputFile] = []
@@ -32,6 +97,11 @@ class FileList(Collection[InputFile]):
     def _pack(self, files: list[InputFile]) -> None:
         self._packed.append(zlib.compress(pickle.dumps(files), 1))
 
+    @property
+    def left_out(self) -> str | None:
+        """A line about the files of folders that were left out, or None."""
+        return self._walk.left_out if self._walk else None
+
     def __iter__(self) -> Iterator[InputFile]:
         for packed in self._packed:
             yield from pickle.loads(zlib.decompress(packed))
@@ -43,29 +113,51 @@ class FileList(Collection[InputFile]):
         return any(file == other for other in self)
 
 
-def files_below(path: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
+def files_below(
+    path: str, suffixes: tuple[str, ...], walk: Walk | None = None
+) -> Iterator[InputFile]:
     """The files of a folder to its bottom, sorted by path; a file is itself.
 
-    Raises UsageError for what cannot be read. Links to folders are not followed.
+    Suffixes fit in capitals, too. Hidden files and folders are left out, links to folders followed.
+    Raises UsageError for what cannot be read.
     """
     if not os.path.isdir(path):
         yield input_file(path)
         return
+    walk = walk or Walk()
+    yield from _below(path, suffixes, walk, _Links(path))
+
+
+def _below(
+    path: str, suffixes: tuple[str, ...], walk: Walk, links: _Links, linked: bool = False
+) -> Iterator[InputFile]:
+    """linked: the folder was reached through a link."""
+    for name in _names(path):
+        below = os.path.join(path, name)
+        if name.startswith("."):
+            walk.hidden.add(below.removesuffix(os.sep))
+        elif name.endswith(os.sep):
+            below = below[:-1]
+            if walk.is_output(below):
+                continue
+            through = os.path.islink(below)
+            if (linked or through) and not links.is_new(below, through):
+                continue
+            yield from _below(below, suffixes, walk, links, linked or through)
+        elif name.lower().endswith(suffixes) or not suffixes:
+            yield input_file(below)
+        else:
+            walk.other.add(below)
+
+
+def _names(path: str) -> list[str]:
+    """The names in a folder, sorted; those of folders end in a slash."""
     try:
         with os.scandir(path) as entries:
             # "a-b" comes before "a/c": a folder's name is compared with its slash
-            found = sorted(
-                entry.name + os.sep * entry.is_dir(follow_symlinks=False)
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False) or not entry.is_dir()
-            )
+            return sorted(entry.name + os.sep * entry.is_dir() for entry in entries)
     except OSError as error:
         raise UsageError(f"input {path} cannot be read: {error.strerror}") from None
-    for name in found:
-        if name.endswith(os.sep):
-            yield from files_below(os.path.join(path, name[:-1]), suffixes)
-        elif name.endswith(suffixes) or not suffixes:
-            yield input_file(os.path.join(path, name))
 
 
 def input_file(path: str) -> InputFile:

@@ -52,7 +52,7 @@ class OpenWebTextSource:
 
     def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is an inner archive (by its place in an outer one), or files of a folder."""
-        for loose, group in groupby(files, key=lambda file: file.path.endswith(".txt")):
+        for loose, group in groupby(files, key=lambda file: file.path.lower().endswith(".txt")):
             for file in group:
                 if loose:
                     yield Part(file.path, file.num_bytes)
@@ -61,7 +61,10 @@ class OpenWebTextSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if part.path.endswith(".txt"):
+        if part.fault is not None:
+            recorder.drop(*part.fault)
+            return
+        if part.path.lower().endswith(".txt"):
             if is_readable(part, recorder):
                 yield from read_whole(part, recorder)
             return
@@ -87,13 +90,13 @@ class OpenWebTextSource:
         try:
             for member in read_members(stream, LONGEST_INNER):
                 place = member.offset + max(member.stop - member.start, 0)
-                if not member.name.endswith(OUTER_MEMBER):
+                if not _is_archive(member):
                     continue
                 origin = f"{part.path}/{member.name}"
                 if member.start < 0:
                     faults.append(("member_too_large", origin, member.offset, ""))
                     continue
-                name = f"{len(files):04d}{os.path.splitext(member.name)[1]}"
+                name = f"{len(files):04d}{os.path.splitext(member.name.lower())[1]}"
                 data = member.buffer[member.start : member.stop]
                 files.append(Spooled(name, data, len(data) * RATIO.get(name[-3:], 1), origin))
                 weight += files[-1].weight
@@ -113,7 +116,7 @@ def _read_outer(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
     stream = open_stream(part.path)
     try:
         for member in read_members(stream, LONGEST_INNER):
-            if member.start >= 0 and member.name.endswith(OUTER_MEMBER):
+            if member.start >= 0 and _is_archive(member):
                 data = member.buffer[member.start : member.stop]
                 inner = _inner_stream(RangeStream(io.BytesIO(data), 0, None))
                 yield from _pages(inner, part, recorder)
@@ -133,14 +136,18 @@ def _archive_parts(file: InputFile) -> Iterator[Part]:
         yield Part(file.path, file.num_bytes * RATIO[".xz"], streamed=True)
 
 
+def _is_archive(member: Member) -> bool:
+    return member.name.lower().endswith(OUTER_MEMBER)
+
+
 def _is_outer(path: str) -> bool:
     """Archives are among the first members. An inner one is called ``_data.xz``, never .tar.xz."""
-    if not path.endswith((".tar", ".tar.xz")):
+    if not path.lower().endswith((".tar", ".tar.xz")):
         return False
     stream = open_stream(path)
     try:
         members = islice(read_members(stream, LONGEST_INNER), 8)
-        return any(member.name.endswith(OUTER_MEMBER) for member in members)
+        return any(_is_archive(member) for member in members)
     except BrokenStreamError:
         return False  # reading it will say so
     finally:
@@ -148,16 +155,27 @@ def _is_outer(path: str) -> bool:
 
 
 def _inner_parts(path: str) -> Iterator[Part]:
-    """The archives inside a plain outer tar, by their byte ranges."""
+    """The archives inside a plain outer tar, by their byte ranges; then its faults."""
+    found: list[tuple[str, int, int]] = []
+    faults: list[Fault] = []
+    place = 0
     with open(path, "rb") as file:
-        found = [
-            (m.name, m.offset, m.stop - m.start)
-            for m in read_members(file, LONGEST_INNER)
-            if m.name.endswith(OUTER_MEMBER)
-        ]
+        try:
+            for m in read_members(file, LONGEST_INNER):
+                place = m.offset + max(m.stop - m.start, 0)
+                if not _is_archive(m):
+                    continue
+                if m.start < 0:
+                    faults.append(("member_too_large", path, m.offset, m.name))
+                else:
+                    found.append((m.name, m.offset, m.stop - m.start))
+        except BrokenStreamError as error:
+            faults.append((error.reason, path, place, error.detail))
     for name, offset, size in sorted(found):
-        ratio = RATIO.get(os.path.splitext(name)[1], 1)
+        ratio = RATIO.get(os.path.splitext(name.lower())[1], 1)
         yield Part(path, size * ratio, offset, offset + size)
+    for fault in faults:
+        yield Part(path, 0, fault=fault)
 
 
 def _inner_stream(outer: RangeStream) -> ByteStream:
@@ -193,7 +211,7 @@ def _pages(stream: ByteStream, part: Part, recorder: Recorder) -> Iterator[RawBa
     try:
         for member in read_members(stream, MAX_DOCUMENT_BYTES):
             place = part.start + member.offset
-            if not member.name.endswith(".txt"):
+            if not member.name.lower().endswith(".txt"):
                 recorder.count("members_that_are_not_text")
                 continue
             if member.start < 0:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.sources.base import InputFile, Part, Piece, Spooled
+from data_prep.sources.base import Fault, InputFile, Part, Piece, Spooled
+from data_prep.sources.long_documents import cut_point
 from data_prep.sources.streams import (
     CHUNK,
     BrokenStreamError,
@@ -25,8 +26,21 @@ PIECE_BYTES = 16 << 20
 # a line longer than this is not read whole (and so is not JSON)
 MAX_LINE_BYTES = 64 << 20
 
-# the place right after the last (or, with find, the first) record end in some bytes, or 0
+# the place right after the last record end in some bytes, or 0
 EndFinder = Callable[[bytes], int]
+
+
+class RecordEnds(NamedTuple):
+    """Where records end: the first end at a place of a file or later, the last one in some bytes.
+
+    first: (file, place) -> place, or None where there is none; it must not fall as its place grows.
+    lines: a record is a line, of no use unless it is whole.
+    """
+
+    first: Callable[[BinaryIO, int], int | None]
+    last: EndFinder
+    lines: bool = False
+
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF16_CURE = "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"
@@ -37,30 +51,19 @@ def last_line_end(data: bytes) -> int:
     return data.rfind(b"\n") + 1
 
 
-def last_blank_line_end(data: bytes) -> int:
-    """After the last blank line, or 0."""
-    plain, windows = data.rfind(b"\n\n"), data.rfind(b"\n\r\n")
-    return max(plain + 2 if plain >= 0 else 0, windows + 3 if windows >= 0 else 0)
-
-
-def first_end_from(file: BinaryIO, at: int, marks: tuple[bytes, ...]) -> int | None:
-    """The first place >= ``at`` that has one of ``marks`` right before it; None: there is none."""
-    longest = max(len(mark) for mark in marks)
-    start = max(at - longest, 0)
+def first_line_end(file: BinaryIO, at: int) -> int | None:
+    """After the first LF that ends at ``at`` or later; None: there is none."""
+    start = max(at - 1, 0)
     file.seek(start)
-    held = b""
     while chunk := file.read(CHUNK):
-        held += chunk
-        found = []
-        for mark in marks:
-            place = held.find(mark, max(at - start - len(mark), 0))
-            if place >= 0:
-                found.append(start + place + len(mark))
-        if found:
-            return min(found)
-        start += max(len(held) - longest, 0)
-        held = held[-longest:]
+        place = chunk.find(b"\n") + 1
+        if place:
+            return start + place
+        start += len(chunk)
     return None
+
+
+LINE_ENDS = RecordEnds(first_line_end, last_line_end, lines=True)
 
 
 class RangeStream:
@@ -85,24 +88,29 @@ class RangeStream:
         self._file.close()
 
 
-def open_range(path: str, start: int, stop: int | None, marks: tuple[bytes, ...]):
+def open_range(path: str, start: int, stop: int | None, ends: RecordEnds):
     """(stream, its first byte's offset) for the records that begin in [start, stop), or None."""
     file = open(path, "rb")  # noqa: SIM115 (closed by the stream)
-    first = first_end_from(file, start, marks) if start else 0
+    first = ends.first(file, start) if start else 0
     if first is None or (stop is not None and first >= stop):
         file.close()
         return None
-    last = first_end_from(file, stop, marks) if stop is not None else None
+    last = ends.first(file, stop) if stop is not None else None
     return RangeStream(file, first, last), first
 
 
 def chunks(
-    stream: ByteStream, offset: int, find_end: EndFinder, size: int = BATCH_BYTES
+    stream: ByteStream,
+    offset: int,
+    ends: RecordEnds,
+    size: int,
+    too_long: Callable[[int, str], None],
 ) -> Iterator[tuple[int, bytes]]:
     """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes).
 
     When the stream turns out to be broken, the whole records before come first, then the error.
-    A record of more than MAX_LINE_BYTES is handed on in pieces that end anywhere.
+    Of a record of more than MAX_LINE_BYTES, a line is passed over, and ``too_long`` told its place;
+    text is handed on in pieces that end between characters.
     """
     held: list[bytes] = []
     length, wanted = 0, size
@@ -111,7 +119,7 @@ def chunks(
             data = stream.read(CHUNK)
         except BrokenStreamError:
             joined = b"".join(held)
-            yield offset, joined[: find_end(joined)]  # the whole records before the damage
+            yield offset, joined[: ends.last(joined)]  # the whole records before the damage
             raise
         if not data:
             break
@@ -121,12 +129,20 @@ def chunks(
             continue
         joined = b"".join(held)
         held = [joined]
-        end = find_end(joined)
+        end = ends.last(joined)
         if end == 0 and length < MAX_LINE_BYTES:
             # look again when twice as much is there: linear time
             wanted = min(max(wanted, 2 * length), MAX_LINE_BYTES)
             continue
-        end = end or length
+        if end == 0 and ends.lines:
+            too_long(offset, f"a line of more than {MAX_LINE_BYTES} bytes")
+            del joined
+            held.clear()
+            passed, rest = _to_line_end(stream)
+            offset, held = offset + length + passed, [rest]
+            length, wanted = len(rest), size
+            continue
+        end = end or cut_point(joined, length - 4)
         chunk, held = joined[:end], [joined[end:]]
         del joined  # it may be large, and the caller takes its time
         yield offset, chunk
@@ -136,6 +152,17 @@ def chunks(
     joined = b"".join(held)
     held.clear()  # what may be large is not in memory twice
     yield offset, joined
+
+
+def _to_line_end(stream: ByteStream) -> tuple[int, bytes]:
+    """Read on to the next LF: (bytes up to it, what was read behind it)."""
+    passed = 0
+    while data := stream.read(CHUNK):
+        end = data.find(b"\n") + 1
+        if end:
+            return passed + end, data[end:]
+        passed += len(data)
+    return passed, b""
 
 
 def in_batches(documents: Iterable[tuple[int, bytes]], file: str) -> Iterator[RawBatch]:
@@ -167,22 +194,25 @@ def range_parts(file: InputFile) -> Iterator[Part]:
 
 def read_records(
     part: Part,
-    marks: tuple[bytes, ...],
-    find_end: EndFinder,
+    ends: RecordEnds,
     documents: Callable[[bytes, int], Iterator[RawBatch]],
     recorder: Recorder,
 ) -> Iterator[RawBatch]:
     """The documents of the records that begin in a part, made by ``documents`` (bytes, offset)."""
     if compression_of(part.path) is None:
-        opened = open_range(part.path, part.start, part.stop, marks)
+        opened = open_range(part.path, part.start, part.stop, ends)
         if opened is None:
             return
         stream, offset = opened
     else:
         stream, offset = open_stream(part.path), 0
     seen = offset
+
+    def too_long(place: int, detail: str) -> None:
+        recorder.drop("line_too_long", part.path, place, detail)
+
     try:
-        for at, data in chunks(stream, offset, find_end):
+        for at, data in chunks(stream, offset, ends, BATCH_BYTES, too_long):
             seen = at + len(data)
             yield from documents(data, at)
     except BrokenStreamError as error:
@@ -191,17 +221,28 @@ def read_records(
         stream.close()
 
 
-def stream_pieces(path: str, find_end: EndFinder) -> Iterator[Piece]:
+def stream_pieces(path: str, ends: RecordEnds) -> Iterator[Piece]:
     """A compressed file of records as plain files of about PIECE_BYTES."""
     name = Path(path).name.removesuffix(compression_of(path) or "")
     stream = open_stream(path)
+    faults: list[Fault] = []  # since the last piece
+
+    def too_long(place: int, detail: str) -> None:
+        faults.append(("line_too_long", path, place, detail))
+
     try:
-        for at, data in chunks(stream, 0, find_end, PIECE_BYTES):
+        for at, data in chunks(stream, 0, ends, PIECE_BYTES, too_long):
             if at == 0 and is_utf16(data):
                 yield Piece((), 0, (("utf16_file", path, 0, UTF16_CURE),))
                 return
-            if data:
-                yield Piece((Spooled(name, data, len(data), path, at),), at + len(data))
+            if data or faults:
+                files = (Spooled(name, data, len(data), path, at),) if data else ()
+                yield Piece(files, at + len(data), tuple(faults))
+                faults.clear()
+    except BrokenStreamError:
+        if faults:
+            yield Piece((), faults[-1][2], tuple(faults))
+        raise
     finally:
         stream.close()
 

@@ -15,6 +15,7 @@ COMPRESSED = (".gz", ".xz", ".zst")
 RATIO = {".gz": 3, ".xz": 4, ".zst": 3}
 _MAGIC = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 CHUNK = 1 << 20
+XZ_STEP = 1 << 16  # what is decompressed at a time: an error takes no more with it
 
 
 class BrokenStreamError(SourceError):
@@ -46,7 +47,8 @@ def compression_of(path: str) -> str | None:
 
 def text_weight(path: str, num_bytes: int) -> int:
     """About how many bytes of text a file holds, by its name."""
-    return num_bytes * next((r for suffix, r in RATIO.items() if path.endswith(suffix)), 1)
+    name = path.lower()
+    return num_bytes * next((r for suffix, r in RATIO.items() if name.endswith(suffix)), 1)
 
 
 def open_stream(path: str) -> ByteStream:
@@ -62,18 +64,15 @@ def decompressed(file: BinaryIO, kind: str) -> ByteStream:
     """The decompressed bytes of an open file."""
     if kind == ".zst":
         return _ZstdStream(file)
-    if kind == ".gz":
-        inner = cast("io.BufferedIOBase", gzip.GzipFile(fileobj=file))
-    else:
-        inner = cast("io.BufferedIOBase", lzma.LZMAFile(file))  # noqa: SIM115
-    return _CheckedStream(inner, file)
+    return _XzStream(file) if kind == ".xz" else _GzipStream(file)
 
 
-class _CheckedStream:
-    """Turns the errors of gzip and lzma into BrokenStreamError."""
+class _GzipStream:
+    """Turns the errors of gzip into BrokenStreamError."""
 
-    def __init__(self, inner: io.BufferedIOBase, file: BinaryIO):
-        self._inner, self._file = inner, file
+    def __init__(self, file: BinaryIO):
+        self._inner = cast("io.BufferedIOBase", gzip.GzipFile(fileobj=file))
+        self._file = file
 
     def read(self, size: int, /) -> bytes:
         try:
@@ -81,11 +80,71 @@ class _CheckedStream:
             return self._inner.read1(size)
         except EOFError as error:
             raise BrokenStreamError("truncated_archive", str(error)) from None
-        except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        except (zlib.error, gzip.BadGzipFile) as error:
             raise BrokenStreamError("damaged_archive", str(error)) from None
 
     def close(self) -> None:
         self._inner.close()
+        self._file.close()
+
+
+class _XzStream:
+    """xz streams one after another; ``LZMAFile`` passes over what follows a stream and is none."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._stream: lzma.LZMADecompressor | None = None
+        self._pending = b""
+        self._taken = 0  # bytes of the file that were read
+
+    def read(self, size: int, /) -> bytes:
+        while self._stream is not None or self._begin():
+            found = self._decompress(self._stream, min(size, XZ_STEP))
+            if found:
+                return found
+        return b""
+
+    def _take(self) -> bytes:
+        data, self._pending = self._pending or self._file.read(CHUNK // 8), b""
+        self._taken += len(data)
+        return data
+
+    def _put_back(self, data: bytes) -> None:
+        self._pending = data
+        self._taken -= len(data)
+
+    def _begin(self) -> bool:
+        """Whether one more stream follows. Zeros after a stream are padding, if 4 n of them."""
+        padding = 0
+        while data := self._take():
+            rest = data.lstrip(b"\0")
+            padding += len(data) - len(rest)
+            if rest:
+                self._put_back(rest)
+                break
+        if padding % 4:
+            detail = f"{padding} zero bytes before byte {self._taken}, after an xz stream"
+            raise BrokenStreamError("damaged_archive", detail)
+        if self._pending:
+            self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        return bool(self._pending)
+
+    def _decompress(self, stream: lzma.LZMADecompressor | None, size: int) -> bytes:
+        assert stream is not None
+        start = self._taken
+        data = self._take() if stream.needs_input else b""
+        if stream.needs_input and not data:
+            raise BrokenStreamError("truncated_archive", "the xz stream ends early")
+        try:
+            found = stream.decompress(data, size)
+        except lzma.LZMAError as error:
+            raise BrokenStreamError("damaged_archive", f"xz, from byte {start}: {error}") from None
+        if stream.eof:
+            self._put_back(stream.unused_data)
+            self._stream = None
+        return found
+
+    def close(self) -> None:
         self._file.close()
 
 

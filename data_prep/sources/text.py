@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.compiled import compiled
 from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.blank_lines import BLANK_LINE_ENDS, find_blocks
 from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.ranges import (
     is_readable,
-    last_blank_line_end,
     range_parts,
     read_records,
     stream_pieces,
@@ -25,8 +24,6 @@ from data_prep.sources.streams import (
     open_stream,
     text_weight,
 )
-
-BLANK_LINES = (b"\n\n", b"\n\r\n")
 
 
 class TextSource:
@@ -53,13 +50,13 @@ class TextSource:
         if not is_readable(part, recorder):
             return
         if options.split_blank_lines:
-            yield from read_records(part, BLANK_LINES, last_blank_line_end, documents, recorder)
+            yield from read_records(part, BLANK_LINE_ENDS, documents, recorder)
         else:
             yield from read_whole(part, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces."""
-        return stream_pieces(part.path, last_blank_line_end)
+        return stream_pieces(part.path, BLANK_LINE_ENDS)
 
 
 def read_whole(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
@@ -88,27 +85,3 @@ def _blocks(data: bytes, offset: int, path: str) -> Iterator[RawBatch]:
     if len(found):
         starts, ends = found[:, 0].copy(), found[:, 1].copy()
         yield RawBatch(array, starts, ends, path, starts + offset)
-
-
-@compiled
-def find_blocks(data, out):
-    """Write (start, end) of each run of lines that are not blank to ``out``; returns the count."""
-    count = line = 0
-    start = -1
-    blank = True
-    for i in range(len(data) + 1):
-        if i == len(data) or data[i] == 10:
-            if not blank and start < 0:
-                start = line
-            elif blank and start >= 0:
-                out[count, 0], out[count, 1] = start, line
-                count += 1
-                start = -1
-            line = i + 1
-            blank = True
-        elif data[i] != 32 and data[i] != 9 and data[i] != 13:
-            blank = False
-    if start >= 0:
-        out[count, 0], out[count, 1] = start, len(data)
-        count += 1
-    return count

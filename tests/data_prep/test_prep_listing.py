@@ -14,6 +14,7 @@ from data_prep.sources.base import InputFile
 from data_prep.sources.listing import FileList
 
 NAMES = st.text("ab-./ é", min_size=1, max_size=6).map(lambda name: name.strip("/."))
+NAMES = NAMES.filter(lambda name: "/." not in name)  # hidden
 
 
 @settings(
@@ -48,13 +49,79 @@ def test_a_long_list_is_kept_small(monkeypatch):
     assert sum(map(len, listed._packed)) < 40 * len(files)
 
 
-def test_links_to_folders_are_not_followed(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.txt").write_text("x")
-    (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    (tmp_path / "b.txt").symlink_to(tmp_path / "a" / "x.txt")
-    found = [file.path for file in find_files([str(tmp_path)], (".txt",))]
-    assert found == [str(tmp_path / "a" / "x.txt"), str(tmp_path / "b.txt")]
+def paths(*inputs, suffixes=(".txt",)):
+    return [file.path for file in find_files([str(path) for path in inputs], suffixes)]
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    """A circle ends; what a link finds in the input a second time is not taken twice."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "a", outside / "deep", root / ".cache" / "data"):
+        folder.mkdir(parents=True)
+        (folder / "x.txt").write_text("x")
+    (root / "a" / "loop").symlink_to(root)
+    (root / "a" / "up").symlink_to(tmp_path)
+    (root / "b.txt").symlink_to(root / "a" / "x.txt")
+    (root / "c").symlink_to(root / "a")
+    (root / "d").symlink_to(outside)
+    (root / "e").symlink_to(outside)
+    (root / "f").symlink_to(root / ".cache" / "data")
+    (outside / "deep" / "back").symlink_to(outside)
+    found = paths(root)
+    assert found == sorted(found)
+    real = sorted(os.path.realpath(path) for path in found if not path.endswith("b.txt"))
+    folders = (root / ".cache" / "data", root / "a", outside / "deep")
+    assert sorted(map(str, real)) == sorted(str(folder / "x.txt") for folder in folders)
+    assert str(root / "b.txt") in found
+
+
+def test_what_a_folder_holds_beside_the_input_is_told(tmp_path, corpus, bpe_path, run):
+    """Suffixes fit in capitals; other files and hidden ones are counted, with an example."""
+    for name in ("A.TXT", "b.bz2", "c", ".d.txt", ".git/e.txt", ".ipynb_checkpoints/f.txt"):
+        (corpus / name).parent.mkdir(exist_ok=True)
+        (corpus / name).write_text("One more document.")
+    found = paths(corpus)
+    assert len(found) == 13
+    assert str(corpus / "A.TXT") in found
+    expected = (
+        f"left out of the input: 2 with another suffix (first {corpus}/b.bz2),"
+        f" 3 hidden (first {corpus}/.d.txt)\n"
+    )
+    common = (
+        "build", "--source", "text", "--input", corpus, "--tokenizer", bpe_path,
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert run(*common, "--dry-run")[1].endswith(expected)
+    code, _, error = run(*common)
+    assert code == 0
+    assert f"warning: {expected}" in error
+    assert paths(corpus / ".git") == [str(corpus / ".git" / "e.txt")]  # asked for by name
+
+
+def test_archives_with_suffixes_in_capitals(tmp_path, read):
+    (tmp_path / "X.TXT").write_text("One.")
+    assert read("openwebtext", [tmp_path])[0] == ["One."]
+
+
+@pytest.mark.parametrize("given", ["folder", "pattern", "link"])
+def test_an_output_inside_the_input_is_no_input(tmp_path, given, bpe_path, run):
+    """An unfinished build goes on, and a finished one is found again."""
+    folder, linked = tmp_path / "in", tmp_path / "linked"
+    folder.mkdir()
+    linked.symlink_to(folder)
+    (folder / "x.jsonl").write_text('{"text": "One. Two."}\n')
+    (folder / "outer").mkdir()
+    (folder / "outer" / "y.jsonl").write_text('{"text": "Three."}\n')
+    inputs = {"folder": folder, "pattern": f"{folder}/**", "link": linked}
+    command = (
+        "build", "--source", "jsonl", "--input", inputs[given], "--tokenizer", bpe_path,
+        "--output", folder / "out", "--validation-fraction", "0",
+    )  # fmt: skip
+    code, first, error = run(*command)
+    assert code == 0, error
+    assert (folder / "out" / "manifest.json").exists()
+    code, again, error = run(*command)
+    assert (code, again) == (0, first), error
 
 
 def test_a_folder_that_cannot_be_read(corpus, build_closed):
