@@ -100,6 +100,8 @@ def _warn(options: Namespace, text: str) -> None:
 def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
     from data_prep.estimate import estimate, free_bytes
 
+    if options.workers < 1:
+        raise UsageError(f"--workers {options.workers}: at least 1")
     found = estimate(
         options.input, options.tokenizer, arguments, options.engine, options.end_of_document
     )
@@ -133,6 +135,8 @@ def tokenizer(options: Namespace) -> int:
     from data_prep.tokenizer.load import load_tokenizer
     from data_prep.tokenizer.train import train_tokenizer
 
+    if options.sample_mib < 1:
+        raise UsageError(f"--sample-mib {options.sample_mib}: at least 1")
     output = Path(options.output)
     if (output / "tokenizer.json").exists():
         raise UsageError(f"output {output} holds a tokenizer already; choose another --output")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data_prep.card import write_card
 from data_prep.errors import DatasetError, UsageError
@@ -54,7 +55,7 @@ def merge(paths: Sequence[str | Path], output: str | Path, show_progress: bool =
         max_sentence_tokens=_longest(datasets),
         segmenter=_common(dict(d.manifest.segmenter) for d in datasets),
         source={"name": "merge", "summary": ", ".join(_source(d) for d in datasets)},
-        arguments={"merged": [d.manifest.fingerprint for d in datasets]},
+        arguments=_arguments(datasets),
     )
     write_card(output, manifest)
     sync_directory(output)
@@ -76,6 +77,28 @@ def _check_fit(datasets: Sequence[Dataset]) -> None:
                     f"{other.path} and {first.path} were made with different tokenizers ({name});"
                     " build one of them again"
                 )
+    known = [d for d in datasets if _fraction(d) is not None]
+    for other in known[1:]:
+        if _fraction(other) != _fraction(known[0]):  # a text would be in train and in validation
+            raise UsageError(
+                f"{other.path} was built with --validation-fraction {_fraction(other)},"
+                f" {known[0].path} with {_fraction(known[0])}: not merged;"
+                " build them with the same fraction"
+            )
+
+
+def _fraction(dataset: Dataset) -> float | None:
+    """Its --validation-fraction; None when it was not made by build."""
+    return dataset.manifest.arguments.get("validation_fraction")
+
+
+def _arguments(datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """What the merged dataset says of itself: the fraction only when all of them have it."""
+    arguments: dict[str, Any] = {"merged": [d.manifest.fingerprint for d in datasets]}
+    fractions = {_fraction(d) for d in datasets}
+    if len(fractions) == 1 and None not in fractions:
+        arguments["validation_fraction"] = fractions.pop()
+    return arguments
 
 
 def _make_empty(output: Path) -> None:
