@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.errors import EXIT_DATA, UsageError
+from data_prep.errors import EXIT_DATA, UsageError, unwritable
 from data_prep.run import Runner
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def merge(options: Namespace) -> int:
 
 def tokenizer(options: Namespace) -> int:
     """``tokenizer``: train a vocabulary."""
+    from data_prep.files import write_atomically
     from data_prep.tokenizer.load import load_tokenizer
     from data_prep.tokenizer.train import train_tokenizer
 
@@ -146,14 +147,18 @@ def tokenizer(options: Namespace) -> int:
     )
     try:
         output.mkdir(parents=True, exist_ok=True)
-        (output / "tokenizer.json").write_text(text, encoding="utf-8")
+        write_atomically(output / "tokenizer.json", text.encode())
         loaded = load_tokenizer(output)
         loaded.save(output)
     except OSError as error:
-        raise UsageError(f"output {output} cannot be written: {error.strerror}") from None
+        (output / "tokenizer.json").unlink(missing_ok=True)  # it was not there before
+        raise unwritable(output, error) from None
     print(f"{output}: {loaded.kind}, {loaded.vocab_size} tokens")
     if loaded.vocab_size < options.vocab_size:
         _warn(options, f"the text gives {loaded.vocab_size} tokens only")
+    if loaded.vocab_size > options.vocab_size:
+        wanted = f"more than --vocab-size {options.vocab_size}"
+        _warn(options, f"the letters of the text alone give {loaded.vocab_size} tokens, {wanted}")
     return 0
 
 

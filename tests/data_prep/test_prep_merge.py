@@ -98,7 +98,7 @@ def test_merge_refuses_other_fractions(tmp_path, corpus, bpe_path):
         build([str(corpus)], bpe_path, tmp_path / n, replace(ARGUMENTS, validation_fraction=f)).path
         for n, f in (("a", 0.3), ("b", 0.0), ("c", 0.3))
     )
-    with pytest.raises(UsageError, match=r"fraction 0\.0, .*a with 0\.3.*build them with the same"):
+    with pytest.raises(UsageError, match=r"fraction 0\.0, .*a has 0\.3.*build them with the same"):
         merge([a, b], tmp_path / "out")
     assert not (tmp_path / "out").exists()
     both = merge([a, c], tmp_path / "both")
