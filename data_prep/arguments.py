@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 
 DESCRIPTION = "Turn raw text into verified token shards for training."
@@ -56,8 +57,19 @@ def _count(text: str) -> int:
     digits = text[:-1] if scale > 1 else text
     try:
         return round(float(digits) * scale)
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: infinity
         raise argparse.ArgumentTypeError(f"{text!r} is not a number (10000, 100k, 2M)") from None
+
+
+def _finite(text: str) -> float:
+    """A number, neither infinite nor nan."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number (0.5, 32)")
+    return value
 
 
 def _build_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +105,7 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of a shard at most (default: 268M)",
     )  # fmt: skip
     group.add_argument(
-        "--unit-mib", type=float, default=32, metavar="N",
+        "--unit-mib", type=_finite, default=32, metavar="N",
         help="MiB of text that a worker does at a time, and that a kill loses (default: 32)",
     )  # fmt: skip
     group = parser.add_argument_group("running (the result does not depend on these)")

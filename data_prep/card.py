@@ -50,8 +50,12 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         if name not in ("tokenizer", "source", "segmenter"):
             yield f"| {name.replace('_', '-')} | {value} |"
     yield ""
-    yield "A document ends with a sentence of one token, that id. Held-out documents are"
-    yield "chosen by the hash of their text, so copies of a text are on one side."
+    yield "A document ends with a sentence of one token, that id."
+    if "validation_fraction" in manifest.arguments:
+        yield "Held-out documents are chosen by the hash of their text, with one fraction"
+        yield "throughout, so copies of a text are on one side."
+    else:
+        yield "How held-out documents were chosen is not known: a text may be on both sides."
     yield ""
     yield "## Counters"
     yield ""

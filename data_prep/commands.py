@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.errors import EXIT_DATA, UsageError
+from data_prep.errors import EXIT_DATA, UsageError, unwritable
 from data_prep.run import Runner
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def _warn(options: Namespace, text: str) -> None:
 def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
     from data_prep.estimate import estimate, free_bytes
 
+    if options.workers < 1:
+        raise UsageError(f"--workers {options.workers}: at least 1")
     found = estimate(
         options.input, options.tokenizer, arguments, options.engine, options.end_of_document
     )
@@ -130,9 +132,12 @@ def merge(options: Namespace) -> int:
 
 def tokenizer(options: Namespace) -> int:
     """``tokenizer``: train a vocabulary."""
+    from data_prep.files import write_atomically
     from data_prep.tokenizer.load import load_tokenizer
     from data_prep.tokenizer.train import train_tokenizer
 
+    if options.sample_mib < 1:
+        raise UsageError(f"--sample-mib {options.sample_mib}: at least 1")
     output = Path(options.output)
     if (output / "tokenizer.json").exists():
         raise UsageError(f"output {output} holds a tokenizer already; choose another --output")
@@ -142,14 +147,18 @@ def tokenizer(options: Namespace) -> int:
     )
     try:
         output.mkdir(parents=True, exist_ok=True)
-        (output / "tokenizer.json").write_text(text, encoding="utf-8")
+        write_atomically(output / "tokenizer.json", text.encode())
         loaded = load_tokenizer(output)
         loaded.save(output)
     except OSError as error:
-        raise UsageError(f"output {output} cannot be written: {error.strerror}") from None
+        (output / "tokenizer.json").unlink(missing_ok=True)  # it was not there before
+        raise unwritable(output, error) from None
     print(f"{output}: {loaded.kind}, {loaded.vocab_size} tokens")
     if loaded.vocab_size < options.vocab_size:
         _warn(options, f"the text gives {loaded.vocab_size} tokens only")
+    if loaded.vocab_size > options.vocab_size:
+        wanted = f"more than --vocab-size {options.vocab_size}"
+        _warn(options, f"the letters of the text alone give {loaded.vocab_size} tokens, {wanted}")
     return 0
 
 

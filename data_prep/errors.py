@@ -3,6 +3,11 @@
 Exit codes of ``python -m data_prep``: 0 success, 2 usage, 3 data, 130 interrupted.
 """
 
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
 EXIT_USAGE = 2
 EXIT_DATA = 3
 EXIT_INTERRUPTED = 130
@@ -32,6 +37,15 @@ class TokenizerError(DataPrepError):
 
 class DatasetError(DataPrepError):
     """A dataset directory that is unfinished, of another format version, or damaged."""
+
+
+def unwritable(output: Path, error: OSError) -> DataPrepError:
+    """The error of an output that cannot be written: a full disk is not a wrong argument."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DataPrepError(
+            f"no space left for {output}; free some and run the same command again"
+        )
+    return UsageError(f"output {output} cannot be written: {error.strerror or error}")
 
 
 class InterruptedRunError(DataPrepError):

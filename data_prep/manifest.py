@@ -162,6 +162,8 @@ def read_manifest(directory: Path) -> Manifest:
             f"{directory} has no {MANIFEST_NAME}: not a dataset, or its build has not finished;"
             " run the same build command again"
         ) from None
+    except PermissionError:
+        raise DatasetError(f"{path} cannot be read: no permission; chmod it") from None
     except (ValueError, OSError) as error:
         raise DatasetError(f"{path} cannot be read ({error}); build the dataset again") from None
     version = values.get("format_version") if isinstance(values, dict) else None

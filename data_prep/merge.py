@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data_prep.card import write_card
-from data_prep.errors import DatasetError, UsageError
+from data_prep.errors import DatasetError, UsageError, unwritable
 from data_prep.files import sha256_of, sync_directory, write_atomically
 from data_prep.manifest import (
     ARRAYS,
@@ -37,11 +38,25 @@ def merge(paths: Sequence[str | Path], output: str | Path, show_progress: bool =
     output = Path(output)
     _check_fit(datasets)
     _make_empty(output)
+    try:
+        _write(datasets, output, show_progress)
+    except BaseException as error:
+        for path in output.iterdir():  # it was empty: what is there is ours
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if isinstance(error, OSError):
+            raise unwritable(output, error) from None
+        raise
+    return open_dataset(output)
+
+
+def _write(datasets: Sequence[Dataset], output: Path, show_progress: bool) -> None:
     with Progress(bytes_of(datasets), show_progress, "merge") as progress:
         shards = list(_copy_shards(datasets, output, progress))
     first = datasets[0]
     if first.tokenizer_path.is_dir():
-        shutil.copytree(first.tokenizer_path, output / TOKENIZER_DIRECTORY)
+        (output / TOKENIZER_DIRECTORY).mkdir()
+        for path in first.tokenizer_path.iterdir():
+            shutil.copyfile(path, output / TOKENIZER_DIRECTORY / path.name)
     lines = [d.path / QUARANTINE for d in datasets if (d.path / QUARANTINE).exists()]
     write_atomically(output / QUARANTINE, b"".join(path.read_bytes() for path in lines))
     counters: Counter[str] = Counter()
@@ -54,12 +69,11 @@ def merge(paths: Sequence[str | Path], output: str | Path, show_progress: bool =
         max_sentence_tokens=_longest(datasets),
         segmenter=_common(dict(d.manifest.segmenter) for d in datasets),
         source={"name": "merge", "summary": ", ".join(_source(d) for d in datasets)},
-        arguments={"merged": [d.manifest.fingerprint for d in datasets]},
+        arguments=_arguments(datasets),
     )
     write_card(output, manifest)
     sync_directory(output)
     write_manifest(output, manifest)
-    return open_dataset(output)
 
 
 def _check_fit(datasets: Sequence[Dataset]) -> None:
@@ -76,6 +90,28 @@ def _check_fit(datasets: Sequence[Dataset]) -> None:
                     f"{other.path} and {first.path} were made with different tokenizers ({name});"
                     " build one of them again"
                 )
+    known = [d for d in datasets if _fraction(d) is not None]
+    for other in known[1:]:
+        if _fraction(other) != _fraction(known[0]):  # a text would be in train and in validation
+            raise UsageError(
+                f"{other.path} has --validation-fraction {_fraction(other)},"
+                f" {known[0].path} has {_fraction(known[0])}: not merged;"
+                " build them with the same fraction"
+            )
+
+
+def _fraction(dataset: Dataset) -> float | None:
+    """Its --validation-fraction; None when it was not made by build."""
+    return dataset.manifest.arguments.get("validation_fraction")
+
+
+def _arguments(datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """What the merged dataset says of itself: the fraction only when all of them have it."""
+    arguments: dict[str, Any] = {"merged": [d.manifest.fingerprint for d in datasets]}
+    fractions = {_fraction(d) for d in datasets}
+    if len(fractions) == 1 and None not in fractions:
+        arguments["validation_fraction"] = fractions.pop()
+    return arguments
 
 
 def _make_empty(output: Path) -> None:
@@ -106,12 +142,8 @@ def _copy(
     dataset: Dataset, record: ShardRecord, copied: ShardRecord, array: str, output: Path
 ) -> None:
     source, target = dataset.path / record.file_name(array), output / copied.file_name(array)
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror}") from None
+    shutil.copyfile(source, target)
     if sha256_of(target) != record.files[array].sha256:
-        target.unlink()
         raise DatasetError(f"{source}: damaged, its sha256 is not the manifest's; build it again")
 
 

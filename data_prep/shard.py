@@ -126,6 +126,8 @@ def _map_array(dataset: Dataset, record: ShardRecord, array: str) -> np.memmap:
                 " says; build the dataset again"
             )
         return np.memmap(path, dtype, "r", len(header), (count,))
+    except PermissionError:
+        raise DatasetError(f"{path} cannot be read: no permission; chmod it") from None
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error}); build it again") from None
 

@@ -16,6 +16,7 @@ from data_prep.tokenizer.load import (
 
 KINDS = ("bpe", "wordpiece")
 SMALLEST = {"bpe": 257, "wordpiece": 64}
+LARGEST = 1 << 22  # the trainers reserve memory for all of it, and abort when there is none
 
 
 def train_tokenizer(
@@ -33,6 +34,8 @@ def train_tokenizer(
         raise UsageError(
             f"--vocab-size {vocab_size} is too small for {kind}: at least {SMALLEST[kind]}"
         )
+    if vocab_size > LARGEST:
+        raise UsageError(f"--vocab-size {vocab_size} is too large: at most {LARGEST}")
     seen = _Counted(texts)
     if kind == "bpe":
         tokenizer = byte_bpe_tokenizer()

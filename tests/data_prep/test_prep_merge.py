@@ -42,7 +42,10 @@ def test_merge(tmp_path, corpus, bpe_path):
     names = [s.name for s in merged.manifest.shards]
     assert len(names) == len(set(names))
     assert merged.manifest.counters["documents"] == 12
-    assert merged.manifest.arguments == {"merged": [h.manifest.fingerprint for h in halves]}
+    assert merged.manifest.arguments == {
+        "merged": [h.manifest.fingerprint for h in halves],
+        "validation_fraction": 0.3,
+    }
 
 
 def test_verify_and_merge_say_how_far_they_are(tmp_path, corpus, bpe_path, capfd, monkeypatch):
@@ -87,6 +90,28 @@ def test_merge_refuses(tmp_path, run):
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\7")
     with pytest.raises(DatasetError, match=r"shard-00000.tokens.npy: damaged"):
         merge([tmp_path / "a", tmp_path / "a"], tmp_path / "out")
+
+
+def test_merge_refuses_other_fractions(tmp_path, corpus, bpe_path):
+    """A text held out of one dataset would be in the training split of the other."""
+    a, b, c = (
+        build([str(corpus)], bpe_path, tmp_path / n, replace(ARGUMENTS, validation_fraction=f)).path
+        for n, f in (("a", 0.3), ("b", 0.0), ("c", 0.3))
+    )
+    with pytest.raises(UsageError, match=r"fraction 0\.0, .*a has 0\.3.*build them with the same"):
+        merge([a, b], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    both = merge([a, c], tmp_path / "both")
+    assert "copies of a text are on one side" in (both.path / "README.md").read_text()
+    with pytest.raises(UsageError, match="build them with the same"):
+        merge([both.path, b], tmp_path / "out")  # a merged one knows its fraction
+
+
+def test_card_of_datasets_with_an_unknown_split(tmp_path):
+    for name in ("a", "b"):
+        write_dataset(tmp_path / name, [[[1]]], vocab_size=9, validation=[[[1]]])
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
+    assert "a text may be on both sides" in (tmp_path / "c" / "README.md").read_text()
 
 
 def test_deduplicate(tmp_path, bpe_path):
