@@ -95,7 +95,7 @@ def main() -> None:
     build = model.plan
     for number in range(args.repeat + 1):
         for case, (batch, scores) in cases.items():
-            model.plan = lambda b, _, inner=None, s=scores: build(b, s, inner)  # type: ignore[method-assign]
+            model.plan = lambda b, _, s=scores: build(b, s)  # type: ignore[method-assign]
             clock = Clock("cpu")
             total_loss(model(batch).losses, batch.counts).backward()
             model.zero_grad()
