@@ -140,6 +140,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _parse(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError:
+        raise TokenizerError(f"{path} cannot be read: no permission; chmod it") from None
     except (ValueError, OSError) as error:
         raise TokenizerError(f"{path} is not JSON ({error}); copy it again") from None
 

@@ -211,3 +211,12 @@ def test_characters_that_unicode_tables_disagree_on(bpe_path):
         engine.encode(data, ends), reference.encode(data, ends), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_broken(bpe_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("denied")
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    with pytest.raises(TokenizerError, match="cannot be read: no permission; chmod it"):
+        load_tokenizer(bpe_path)
