@@ -63,19 +63,25 @@ def write_parquet(path: Path, documents: list[str]) -> None:
     pq.write_table(table, path, row_group_size=2000, compression="zstd")
 
 
+def tar_of_pages(documents: list[str], first: int = 0) -> bytes:
+    """A tar with a .txt member a page, numbered from ``first`` on."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for page, text in enumerate(documents, first):
+            raw = text.encode()
+            info = tarfile.TarInfo(f"{page:07d}-0123456789abcdef.txt")
+            info.size = len(raw)
+            archive.addfile(info, io.BytesIO(raw))
+    return buffer.getvalue()
+
+
 def write_release(folder: Path, documents: list[str]) -> None:
-    """openwebtext/urlsf_subsetNN-MM_data.xz: a .txt member a page."""
+    """openwebtext/urlsf_subsetNN-MM_data.xz."""
     folder.mkdir()
     for number, first in enumerate(range(0, len(documents), PAGES_IN_ARCHIVE)):
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for page, text in enumerate(documents[first : first + PAGES_IN_ARCHIVE]):
-                raw = text.encode()
-                info = tarfile.TarInfo(f"{first + page:07d}-0123456789abcdef.txt")
-                info.size = len(raw)
-                archive.addfile(info, io.BytesIO(raw))
+        pages = tar_of_pages(documents[first : first + PAGES_IN_ARCHIVE], first)
         path = folder / f"urlsf_subset{number // 100:02d}-{number % 100}_data.xz"
-        path.write_bytes(lzma.compress(buffer.getvalue()))
+        path.write_bytes(lzma.compress(pages))
 
 
 def build(

@@ -26,6 +26,7 @@ from data_prep.errors import (
     InterruptedRunError,
     SourceError,
     UsageError,
+    is_full_disk,
 )
 from data_prep.feed import Feed
 from data_prep.files import sync_directory
@@ -158,7 +159,7 @@ def _readable_errors(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full_disk(error):
             raise DataPrepError(
                 f"no space left for {output}; free some and run the same command again: it goes on"
             ) from None

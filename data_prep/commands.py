@@ -103,7 +103,12 @@ def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
     if options.workers < 1:
         raise UsageError(f"--workers {options.workers}: at least 1")
     found = estimate(
-        options.input, options.tokenizer, arguments, options.engine, options.end_of_document
+        options.input,
+        options.tokenizer,
+        arguments,
+        options.engine,
+        options.end_of_document,
+        options.output,
     )
     for line in found.lines(options.workers, free_bytes(options.output)):
         print(line)
@@ -170,7 +175,9 @@ def _sample(options: Namespace) -> Iterator[str]:
     from data_prep.sources.base import MIB, group_into_units
 
     source, source_options = get_source(options.source), _source_options(options)
-    files = find_input(source, options.input)
+    files = find_input(source, options.input, options.output)
+    if files.left_out:
+        _warn(options, files.left_out)
     units = group_into_units(source.plan(files, source_options), 4 * MIB)
     share = options.sample_mib * MIB / max(sum(unit.weight for unit in units), 1)
     step = max(1, round(1 / share))

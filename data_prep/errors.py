@@ -39,9 +39,14 @@ class DatasetError(DataPrepError):
     """A dataset directory that is unfinished, of another format version, or damaged."""
 
 
+def is_full_disk(error: OSError) -> bool:
+    """No space left, or no more of a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def unwritable(output: Path, error: OSError) -> DataPrepError:
     """The error of an output that cannot be written: a full disk is not a wrong argument."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full_disk(error):
         return DataPrepError(
             f"no space left for {output}; free some and run the same command again"
         )

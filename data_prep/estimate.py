@@ -63,14 +63,18 @@ def estimate(
     arguments: BuildArguments,
     engine: str = "auto",
     end_of_document: str | None = None,
+    output: str | None = None,
 ) -> Estimate:
-    """Run evenly spread units of the input in a temporary folder, and scale up by their weight."""
+    """Run evenly spread units of the input in a temporary folder, and scale up by their weight.
+
+    output: where the build will write, which is no input; nothing is written there.
+    """
     loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
     chosen = get_engine(engine, loaded)
     source = get_source(arguments.source)
     arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
     get_segmenter(arguments.segmenter)
-    files = find_input(source, inputs)
+    files = find_input(source, inputs, output)
     with tempfile.TemporaryDirectory() as folder:
         job = Job(folder, arguments, chosen.name, loaded.end_of_document_token)
         loaded.save(job.tokenizer)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.batch import BatchCounts
-from gpst.kernels.product import add_product, pays, product
+from gpst.kernels.product import STEP, add_product, pays, product
 from gpst.layers import at_least_fp32, compute_dtype
 
 Unit = Literal["tokens", "actions", "splits", "sentences", "examples"]
@@ -61,7 +61,7 @@ _CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 def chunk_rows(vocab_size: int, device_type: str) -> int:
     """Rows of logits that the vocabulary loss holds at a time."""
     rows = _CHUNK_LOGITS.get(device_type, 2**24) // vocab_size
-    return max(rows // 64 * 64, 1) if rows >= 64 else max(rows, 1)
+    return rows - rows % STEP or max(rows, 1)
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -76,7 +76,8 @@ class _VocabularyLoss(torch.autograd.Function):
         if with_gradient:
             to_features = torch.empty_like(features)
             to_embedding = torch.zeros_like(embedding, dtype=exact)
-        # One buffer for all chunks: fresh pages cost as much as the arithmetic on them.
+        # One buffer for all chunks: fresh pages cost as much as the arithmetic on them. Where
+        # oneDNN multiplies it stays untouched; the heap gives what its products are written to.
         buffer = features.new_empty(min(rows, len(features)), len(embedding))
         for start in range(0, len(features), rows):
             chunk = slice(start, start + rows)

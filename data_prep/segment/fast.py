@@ -31,15 +31,7 @@ def _byte_classes() -> np.ndarray:
     return table
 
 
-def _pauses() -> np.ndarray:
-    """The bytes at which the rules look closer: stops, the ellipsis' first byte, line ends."""
-    table = np.zeros(256, np.bool_)
-    table[list(b".!?\n\xe2")] = True
-    return table
-
-
 BYTE_CLASS = _byte_classes()
-PAUSES = _pauses()
 WORDS = word_table()
 
 
@@ -54,5 +46,5 @@ class FastSegmenter:
         # a sentence takes at least a byte and the white space before the next one
         out = np.empty(len(data) // 2 + len(document_ends) + 1, np.int64)
         sentences = np.empty(len(document_ends), np.int64)
-        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, PAUSES, WORDS)
+        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, WORDS)
         return out[:count].copy(), sentences

@@ -248,24 +248,28 @@ def _stop_ends(data, start, i, after, dots, strong, closed, end, classes, table)
 
 
 @compiled
-def _next_pause(data, i, end, pauses):
+def _is_pause(byte):
+    """Stops, line ends, and the first byte of the ellipsis."""
+    return (byte == 46) | (byte == 33) | (byte == 63) | (byte == 10) | (byte == 0xE2)
+
+
+@compiled
+def _next_pause(data, i, end):
     """The first place from i on where the rules look closer, or the end."""
     while i + BLOCK <= end:  # without an exit inside, so that it becomes vector code
         part, found = data[i : i + BLOCK], np.uint8(0)
         for k in range(BLOCK):
-            byte = part[k]
-            found |= np.uint8(byte == 46) | np.uint8(byte == 33) | np.uint8(byte == 63)
-            found |= np.uint8(byte == 10) | np.uint8(byte == 0xE2)
+            found |= np.uint8(_is_pause(part[k]))
         if found:
             break
         i += BLOCK
-    while i < end and not pauses[data[i]]:
+    while i < end and not _is_pause(data[i]):
         i += 1
     return i
 
 
 @compiled
-def cut_document(data, start, end, out, count, classes, pauses, table):
+def cut_document(data, start, end, out, count, classes, table):
     """Append the sentence ends of data[start:end] to ``out`` from place ``count`` on.
 
     Returns the new count. The document's own end is always the last one.
@@ -280,7 +284,7 @@ def cut_document(data, start, end, out, count, classes, pauses, table):
                 if data[i - 1] == 10:
                     line = i
             seen = i < end
-        i = _next_pause(data, i, end, pauses)
+        i = _next_pause(data, i, end)
         if i == end:
             break
         if data[i] == 10:
@@ -309,11 +313,11 @@ def cut_document(data, start, end, out, count, classes, pauses, table):
 
 
 @compiled
-def cut_documents(data, document_ends, out, sentences, classes, pauses, table):
+def cut_documents(data, document_ends, out, sentences, classes, table):
     """``cut_document`` for each document; ``sentences`` (D,) gets their ends in sentences."""
     count = start = 0
     for d in range(len(document_ends)):
-        count = cut_document(data, start, document_ends[d], out, count, classes, pauses, table)
+        count = cut_document(data, start, document_ends[d], out, count, classes, table)
         start = document_ends[d]
         sentences[d] = count
     return count

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 _LARGE = 1 << 26
 """Multiplications from which on a product pays for oneDNN's first look at its shape, 0.4 ms."""
-_STEP = 64
+STEP = 64
 """Products whose rows and inputs are multiples of this recur, so that the first look is shared."""
 
 
@@ -46,7 +46,7 @@ def pays(x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"]) -> bool:
     if x.dtype != torch.float32 or x.device.type != "cpu" or not _wanted():
         return False
     (rows, inputs), outputs = x.shape, len(weight)
-    recurs = rows % _STEP == 0 and inputs % _STEP == 0
+    recurs = rows % STEP == 0 and inputs % STEP == 0
     return rows * inputs > 0 and (recurs or rows * inputs * outputs >= _LARGE)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import lzma
-import tarfile
 
 import pytest
+from tars import tar_of
 
 from data_prep.sources import openwebtext, streams
 from data_prep.sources.archive import read_members
@@ -16,16 +16,6 @@ from data_prep.sources.streams import BrokenStreamError
 LINES = [json.dumps({"text": f"Line {n}."}).encode() + b"\n" for n in range(8)]
 TEXTS = [f"Line {n}." for n in range(8)]
 FIRST, SECOND = (lzma.compress(b"".join(half)) for half in (LINES[:4], LINES[4:]))
-
-
-def tar_of(members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 REST = {

@@ -133,3 +133,19 @@ def test_a_folder_that_cannot_be_read(corpus, build_closed):
     assert code == 2
     with pytest.raises(UsageError, match="holds no file that ends in"):
         find_files([str(corpus / "closed")], (".txt",))
+
+
+def test_the_other_commands_leave_out_the_same_and_say_so(tmp_path, bpe_path, run):
+    (tmp_path / "in" / "out").mkdir(parents=True)
+    for name in ("a.txt", "out/b.txt"):
+        (tmp_path / "in" / name).write_text("Some words of a text. " * 50)
+    (tmp_path / "in" / "c.doc").write_text("no text")
+    common = ["--source", "text", "--input", tmp_path / "in", "--output", tmp_path / "in" / "out"]
+    code, out, _ = run("build", *common, "--tokenizer", bpe_path, "--dry-run")
+    assert code == 0
+    assert "documents    1\n" in out
+    assert "left out of the input: 1 with another suffix" in out
+    common[-1] = tmp_path / "vocabulary"
+    code, _, error = run("tokenizer", *common, "--vocab-size", "300")
+    assert code == 0
+    assert "warning: left out of the input: 1 with another suffix" in error

@@ -9,20 +9,11 @@ import tarfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tars import tar_of
 
 from data_prep.sources.archive import read_members
 
 PAGES = [f"Page {n}.\n\nA paragraph of page {n}.\n\nAnother one." for n in range(7)]
-
-
-def tar_of(members, kind=tarfile.GNU_FORMAT):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=kind) as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 def pages_tar(first, last, kind=tarfile.GNU_FORMAT):

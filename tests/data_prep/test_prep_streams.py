@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import lzma
 import random
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 
 import pytest
 import zstandard
+from tars import tar_of
 
 from data_prep import build as build_module
 from data_prep.build import BuildOptions, build
@@ -87,15 +86,6 @@ def test_text_blocks(tmp_path, bpe_path):
 
 
 def test_an_outer_archive(tmp_path, bpe_path):
-    def tar_of(members):
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for name, data in members:
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-        return buffer.getvalue()
-
     inner = [
         lzma.compress(tar_of([(f"{n}.txt", TEXTS[n].encode()) for n in range(first, first + 10)]))
         for first in range(0, 400, 10)
