@@ -94,10 +94,7 @@ class _VocabularyLoss(torch.autograd.Function):
                 continue
             slope = slope.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
             to_features[chunk] = product(slope, embedding.T)
-            if exact == x.dtype:
-                add_product(to_embedding, slope, x)
-            else:
-                to_embedding += slope.T @ x
+            add_product(to_embedding, slope, x)
         ctx.gradients = to_features, to_embedding
         ctx.dtype = embedding.dtype
         return total

@@ -42,8 +42,9 @@ class LayerWeights:
         """(2, P, 3D) from (2, P, D). Roles: 0 and 1, or 0 and 2 - side."""
         first = self.biases[0]
         second = self.biases[1] if side is None else self.biases.index_select(0, 2 - side)
-        if pays(x.flatten(0, 1), self.packed):
-            packed = product(x.flatten(0, 1), self.packed).view(*x.shape[:-1], -1)
+        both = x.flatten(0, 1)
+        if pays(both, self.packed):
+            packed = product(both, self.packed).view(*x.shape[:-1], -1)
             packed[0] += first
             packed[1] += second
             return packed
@@ -66,7 +67,7 @@ class LinearSum:
 
     def add(self, into: Tensor, x: Tensor) -> None:
         """Args: into: (M, O) gradient of the output. x: (M, I) input."""
-        _add_product(self.weight, into, x)
+        add_product(self.weight, into, x)
         add_rows(self.bias, into)
 
 
@@ -82,7 +83,7 @@ class LayerSums:
 
     def add_projection(self, into: Tensor, x: Tensor, side: Tensor | None) -> None:
         """Args: into: (2, P, 3D). x: (2, P, D)."""
-        _add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
+        add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
         add_rows(self.biases[0], into[0])
         if side is None:
             add_rows(self.biases[1], into[1])
@@ -125,14 +126,6 @@ class Sums:
                 put(layer, held.weight, held.bias)
         into[id(model.role)] = into_role.to(model.role.dtype)
         return into
-
-
-def _add_product(total: Tensor, into: Tensor, x: Tensor) -> None:
-    """total += into' x"""
-    if total.dtype == x.dtype:
-        add_product(total, into, x)
-    else:
-        total += into.T @ x
 
 
 def add_rows(total: Tensor, into: Tensor, weight: Tensor | None = None) -> None:

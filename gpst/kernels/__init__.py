@@ -3,7 +3,8 @@
 GPST_KERNELS chooses for the composition model and for GELU: `torch`, `triton`, `numba`, or `auto`
 (default): Triton on a CUDA device once its kernels have agreed with PyTorch there on a small
 example (GELU in the Transformer blocks is always PyTorch's there); loops compiled by numba for fp32
-on a CPU of one or two threads (they run on one; PyTorch's on all).
+on a CPU of one or two threads (they run on one; PyTorch's on all). `torch` keeps PyTorch's matrix
+products, too (product.py).
 """
 
 from __future__ import annotations

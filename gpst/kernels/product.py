@@ -34,8 +34,10 @@ def product(
 
 
 def add_product(total: Float[Tensor, "O I"], into: Float[Tensor, "R O"], x: Tensor) -> None:
-    """total += into' x: the gradient of a weight."""
-    if pays(into.T, x.T):
+    """total += into' x: the gradient of a weight. The total may be in higher precision."""
+    if total.dtype != x.dtype:
+        total += into.T @ x
+    elif pays(into.T, x.T):
         total += product(into.T, x.T)
     else:
         total.addmm_(into.T, x)

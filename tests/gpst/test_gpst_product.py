@@ -100,3 +100,11 @@ def test_half_precision_stays_with_pytorch() -> None:
     layer, x = Linear(64, 64), torch.randn(64, 64, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+def test_a_sum_in_higher_precision_than_its_products() -> None:
+    torch.manual_seed(0)
+    into, x, total = torch.randn(64, 8).bfloat16(), torch.randn(64, 4).bfloat16(), torch.ones(8, 4)
+    add_product(total, into, x)
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total, 1.0 + (into.T @ x).float())
