@@ -161,7 +161,7 @@ def train(
     model = make_model(settings, language)
     groups = model.parameter_groups()
     peaks = [
-        settings.parser_learning_rate if name == "parser" else settings.learning_rate
+        settings.parser_learning_rate if name.startswith("parser") else settings.learning_rate
         for name in groups
     ]
     optimizer = torch.optim.AdamW([{"params": group} for group in groups.values()])

@@ -8,13 +8,20 @@ from typing import Any
 
 import numba
 
+from data_prep.compile_cache import own_cache
+
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function of numpy arrays and numbers to machine code; it releases the GIL."""
-    try:
-        return numba.njit(cache=True, nogil=True, boundscheck=False)(function)
-    except RuntimeError:  # no folder that the cache could be written to
-        return numba.njit(nogil=True, boundscheck=False)(function)
+    """Compile a function of numpy arrays and numbers to machine code; it releases the GIL.
+
+    What it calls, and constants it uses, may come from files with compiled functions only: these
+    are the ones that the cache is keyed by.
+    """
+    with own_cache() as cached:
+        try:
+            return numba.njit(cache=cached, nogil=True, boundscheck=False)(function)
+        except RuntimeError:  # a source that numba cannot find (in a .zip)
+            return numba.njit(nogil=True, boundscheck=False)(function)
 
 
 def without_extensions() -> None:

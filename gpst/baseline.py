@@ -13,10 +13,11 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from gpst.batch import ContextBatch, on_device, padded_rows
 from gpst.config import GPT2Config
+from gpst.groups import decay_groups
 from gpst.kernels.attention import causal_attention
 from gpst.layers import init_std
 from gpst.losses import LossTerm, vocabulary_loss
-from gpst.model import ModelOutput, _check_context_length, _decay_groups
+from gpst.model import ModelOutput, _check_context_length
 
 _NAME = "gpst_causal"
 
@@ -104,5 +105,5 @@ class GPT2Baseline(nn.Module):
         self._recomputing = recompute
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by how they are optimised: decay, no_decay."""
-        return _decay_groups(self, set())
+        """Parameters by how they are optimised (gpst/groups.py)."""
+        return decay_groups(self)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
+import numba
+
+from gpst.compile_cache import own_cache
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a function of numpy arrays and numbers to machine code; it releases the GIL.
 
+    What it calls, and constants it uses, may come from files with compiled functions only: these
+    are the ones that the cache is keyed by.
+
     Args:
         options: of numba.njit.
     """
-    try:
-        return njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:  # neither the package's folder nor one below the home can be written
-        return njit(nogil=True, **options)(function)
+    with own_cache() as cached:
+        try:
+            return numba.njit(cache=cached, nogil=True, **options)(function)
+        except RuntimeError:  # a source that numba cannot find (in a .zip)
+            return numba.njit(nogil=True, **options)(function)

@@ -19,6 +19,7 @@ from gpst.chart.plan import ChartPlan, build_plan
 from gpst.composition import Composition, Decomposition, Scaling
 from gpst.config import GPSTConfig, GPT2Config, ModelConfig
 from gpst.generator import Generator, GeneratorLayout
+from gpst.groups import decay_groups
 from gpst.layers import HeadMLP, init_std
 from gpst.losses import LossTerm, height_loss, type_loss, vocabulary_loss
 from gpst.mode import evaluating
@@ -189,9 +190,8 @@ class GPST(nn.Module):
             return trees_of(plan, decode(plan, chart.scores))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by how they are optimised: parser, decay, no_decay (norms, biases, ...)."""
-        own = list(self.parser.parameters())
-        return {"parser": own, **_decay_groups(self, {id(p) for p in own})}
+        """Parameters by how they are optimised (gpst/groups.py)."""
+        return decay_groups(self, self.parser)
 
 
 def _check_context_length(batch: ContextBatch, limit: int) -> None:
@@ -200,18 +200,6 @@ def _check_context_length(batch: ContextBatch, limit: int) -> None:
         raise ValueError(
             f"a context has {longest} tokens, but the model takes {limit} (max_context_tokens)"
         )
-
-
-def _decay_groups(model: nn.Module, taken: set[int]) -> dict[str, list[nn.Parameter]]:
-    """Matrices decay; vectors and embeddings (norms, biases, roles) do not."""
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": []}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in taken:
-            continue
-        plain = parameter.ndim < 2 or id(parameter) in embeddings or name.endswith(".role")
-        groups["no_decay" if plain else "decay"].append(parameter)
-    return groups
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from gpst.groups import NO_DECAY, PARSER
 from pipeline.config import OptimConfig
 
 
@@ -12,7 +13,7 @@ class GroupedModel(Protocol):
     """A model that says which of its parameters are treated alike."""
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by group: "decay", "no_decay" and, where there is one, "parser"."""
+        """Parameters by group, as gpst/groups.py names them."""
         ...
 
     def named_parameters(self) -> Any:
@@ -25,16 +26,13 @@ def build_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW with the model's groups, named in `param_groups[i]["name"]`.
 
-    The parser's norms and biases become a group "parser_no_decay". torch's own AdamW, not
-    DeepSpeed's: that one would be compiled at the first start, for minutes on a CPU.
+    torch's own AdamW, not DeepSpeed's: that one would be compiled at the first start, for minutes
+    on a CPU.
 
     Raises:
         ValueError: the groups do not hold every trainable parameter exactly once.
     """
     groups = model.parameter_groups()
-    parser = groups.pop("parser", [])
-    groups["parser"] = [p for p in parser if p.ndim >= 2]
-    groups["parser_no_decay"] = [p for p in parser if p.ndim < 2]
     _check_complete(model, groups)
     options = {"fused": True} if device.type == "cuda" else {}
     optimizer = torch.optim.AdamW(
@@ -55,8 +53,8 @@ def set_rates(
     """Sets learning rates, and all that the config says: a checkpoint may hold other values."""
     for group in optimizer.param_groups:
         name = group["name"]
-        group["lr"] = parser_rate if name.startswith("parser") else rate
-        group["weight_decay"] = 0.0 if name.endswith("no_decay") else config.weight_decay
+        group["lr"] = parser_rate if name.startswith(PARSER) else rate
+        group["weight_decay"] = 0.0 if name.endswith(NO_DECAY) else config.weight_decay
         group["betas"], group["eps"] = tuple(config.betas), config.eps
 
 

@@ -1,8 +1,7 @@
 """The rules of the default segmenter over UTF-8 bytes, compiled; linear time on any input.
 
 A cut is considered at a stop (``. ! ?`` and the ellipsis, with the quotes and brackets that close
-after it) before white space, and at line ends. Every cut falls right before white space. All is in
-one file, since numba's cache notices changes of a function's own file only.
+after it) before white space, and at line ends. Every cut falls right before white space.
 """
 
 from __future__ import annotations

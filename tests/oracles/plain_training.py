@@ -42,10 +42,9 @@ def plain_adamw(
     torch.manual_seed(config.seed)
     model = build_model(config.model_config)
     groups = model.parameter_groups()  # type: ignore[operator]
-    parser = groups.get("parser", [])
     settings = [
-        ([p for p in parser if p.ndim >= 2], 0.1, True),
-        ([p for p in parser if p.ndim < 2], 0.0, True),
+        (groups.get("parser", []), 0.1, True),
+        (groups.get("parser_no_decay", []), 0.0, True),
         (groups["decay"], 0.1, False),
         (groups["no_decay"], 0.0, False),
     ]

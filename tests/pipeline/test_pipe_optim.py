@@ -1,11 +1,15 @@
 """Groups of the optimizer: who is decayed, who has the parser's rate."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from gpst.classifier import Classifier
+from gpst.config import config_from_dict
+from gpst.model import build_model
 from pipeline.config import OptimConfig
 from pipeline.optim import build_optimizer, set_rates
 
@@ -21,7 +25,8 @@ class Model(nn.Module):
         self.body = nn.Linear(2, 3)
         self.parser = nn.Linear(3, 4)
         self.groups = {
-            "parser": list(self.parser.parameters()),
+            "parser": [self.parser.weight],
+            "parser_no_decay": [self.parser.bias],
             "decay": [self.body.weight],
             "no_decay": [self.body.bias],
         }
@@ -75,3 +80,49 @@ def test_a_parameter_in_two_groups_is_an_error():
     model.groups["decay"].append(model.body.bias)
     with pytest.raises(ValueError, match="twice"):
         build_optimizer(model, CONFIG, CPU)
+
+
+# --- the models' own parameters, by name
+
+NOT_DECAYED = re.compile(
+    r"""(^|\.)(embedding|position|wte|wpe)\.weight$    # tables of embeddings
+    | (^|\.|_)(norm|ln_1|ln_2|ln_f)\.weight$         # norms
+    | \.bias$
+    | (^|\.)(role|root|comp_embedding)$              # roles and single vectors
+    """,
+    re.VERBOSE,
+)
+TINY = {"vocab_size": 20, "bos_token_id": 0, "hidden_dim": 8, "num_heads": 2, "ffn_dim": 16}
+GPST = {
+    **TINY,
+    "num_type_layers": 1,
+    "num_token_layers": 1,
+    "composition": {"dim": 8, "num_heads": 2, "ffn_dim": 16, "score_dim": 4},
+    "parser": {"dim": 8, "num_heads": 2, "ffn_dim": 16, "num_layers": 1},
+}
+MODELS = {
+    "gpst": GPST,
+    "without surrogates": {**GPST, "surrogate": False},
+    "without gradient stop": {**GPST, "gradient_stop": False},
+    "gpt2": {**TINY, "kind": "gpt2", "num_layers": 1},
+}
+
+
+@pytest.mark.parametrize("head", [False, True], ids=["", "classifier"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_s_group_by_its_name(name, head):
+    model = build_model(config_from_dict(MODELS[name]))
+    model = Classifier(model, 2) if head else model
+    names = {id(p): n for n, p in model.named_parameters()}
+    optimizer = build_optimizer(model, CONFIG, CPU)  # type: ignore[arg-type]
+    rates = {"": 0.1, "parser": 0.5}
+    seen = {names[id(p)]: group for group in optimizer.param_groups for p in group["params"]}
+    assert set(seen) == set(names.values())
+    for parameter, group in seen.items():
+        own = "parser" if "parser." in parameter else ""
+        decay = 0.0 if NOT_DECAYED.search(parameter) else 0.01
+        assert (parameter, group["lr"], group["weight_decay"]) == (parameter, rates[own], decay)
+    if name != "gpt2":
+        decayed = {n.rpartition("parser.")[2] for n, g in seen.items() if g["name"] == "parser"}
+        layer = ("query_key_value", "attention_out", "gate_and_value", "ffn_out")
+        assert decayed == {*(f"layers.0.{n}.weight" for n in layer), "dense.weight", "score.weight"}

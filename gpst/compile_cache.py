@@ -1,0 +1,85 @@
+"""Where numba keeps this package's machine code: a folder named after the sources it comes from.
+
+numba by itself looks at the file of a function only: machine code that calls into another file
+stays in force when that one changes. gpst/ and data_prep/, which do not import each other, hold the
+same file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+
+_CONFIG: Any = numba.config
+_PACKAGE = Path(__file__).resolve().parent
+_KEPT_S = 7 * 24 * 3600
+"""How long the code of other sources stays after its last use: other branches, other versions."""
+
+
+@contextmanager
+def own_cache() -> Iterator[bool]:
+    """Inside, numba caches in this package's folder. Yields whether there is a place for one."""
+    folder, before = _folder(), _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = folder or before
+    try:
+        yield folder is not None
+    finally:
+        _CONFIG.CACHE_DIR = before
+
+
+@functools.cache
+def _folder() -> str | None:
+    name = f"{_PACKAGE.name}-{_digest(os.fsencode(_PACKAGE))[:8]}"
+    for parent in _parents():
+        folder = parent / f"{name}-{sources_key(_PACKAGE)}"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            os.utime(folder)
+            _prune(parent, name)
+            return str(folder)
+    return None
+
+
+def _parents() -> list[Path]:
+    """Where the folder may be, best first: as numba itself chooses."""
+    given = _CONFIG.CACHE_DIR  # NUMBA_CACHE_DIR
+    if given:
+        return [Path(given)]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    own = [] if home.startswith("~") else [Path(home, "numba")]
+    return [_PACKAGE / "__pycache__", *own]
+
+
+def sources_key(package: Path) -> str:
+    """Changes with numba, and with every source below the package that has compiled functions."""
+    found = [numba.__version__.encode()]
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        if b"compiled" in source:
+            found += [os.fsencode(path.relative_to(package)), source]
+    return _digest(*found)[:16]
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)} ".encode() + part)
+    return digest.hexdigest()
+
+
+def _prune(parent: Path, name: str) -> None:
+    for folder in parent.glob(f"{name}-*"):
+        with suppress(OSError):  # another process is at it
+            if time.time() - folder.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(folder)
