@@ -53,12 +53,10 @@ def _folder() -> str | None:
 
 def _parents() -> list[Path]:
     """Where the folder may be, best first: as numba itself chooses."""
-    given = _CONFIG.CACHE_DIR  # NUMBA_CACHE_DIR
-    if given:
-        return [Path(given)]
+    given = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else []  # NUMBA_CACHE_DIR
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = [] if home.startswith("~") else [Path(home, "numba")]
-    return [_PACKAGE / "__pycache__", *own]
+    return [*given, _PACKAGE / "__pycache__", *own]
 
 
 def sources_key(package: Path) -> str:

@@ -58,7 +58,7 @@ def test_where_the_cache_may_be(cache, monkeypatch) -> None:
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no home, no such user
     assert cache._parents() == [own]
     monkeypatch.setattr(numba.config, "CACHE_DIR", "/given")
-    assert cache._parents() == [Path("/given")]
+    assert cache._parents() == [Path("/given"), own]
 
 
 def test_both_packages_have_the_same_file() -> None:
@@ -107,7 +107,8 @@ def test_a_change_in_another_file_is_compiled(package, tmp_path) -> None:
 CHART = """
 import numpy as np
 from gpst.chart.plan import build_plan
-print(len(build_plan(np.array([3.0, 1.0, 2.0, 4.0, 5.0, 0.0]), np.array([6])).parent))
+scores = np.array([3.0, 1.0, 2.0, 4.0, 5.0, 0.0])
+print(build_plan(scores, np.array([6])).left.tolist())
 """
 SEGMENT = """
 import numpy as np
@@ -121,7 +122,12 @@ print(get_segmenter("fast").cut(np.frombuffer(text, np.uint8), np.array([len(tex
 @pytest.mark.parametrize(
     ("edited", "code", "old", "new"),
     [
-        ("gpst/chart/merge.py", CHART, "if alive <= window + 1:", "if alive <= 1:"),
+        (
+            "gpst/chart/merge.py",
+            CHART,
+            "backwards = scores[::-1].copy()",
+            "backwards = -scores[::-1]",
+        ),
         ("data_prep/segment/words.py", SEGMENT, "            return slot\n", "            break\n"),
     ],
     ids=["merge.py", "words.py"],
