@@ -11,6 +11,7 @@ from slow_gpst import SlowLosses
 from small_model import CONFIG, make_contexts, make_model
 
 from gpst.batch import BatchCounts, ContextBatch
+from gpst.chart.decode import decode
 from gpst.losses import total_loss
 from gpst.model import GPST
 from gpst.tree import Tree
@@ -80,25 +81,29 @@ def two_backward_gradients(slow: SlowLosses, counts: BatchCounts) -> dict[str, t
 
 
 @pytest.mark.parametrize(
-    ("schedule", "recompute", "gradient_stop", "surrogate"),
+    ("schedule", "recompute", "gradient_stop", "surrogate", "temperature"),
     [
-        ("score", False, True, True),
-        ("score", True, True, True),
-        ("height", False, True, True),
-        ("height", True, False, True),
-        ("score", False, False, True),
-        ("score", False, True, False),
+        ("score", False, True, True, 1.0),
+        ("score", True, True, True, 0.4),
+        ("height", False, True, True, 2.0),
+        ("height", True, False, True, 1.0),
+        ("score", False, False, True, 0.4),
+        ("score", False, True, False, 1.0),
     ],
 )
-def test_gradients_equal_two_backward_passes(schedule, recompute, gradient_stop, surrogate):
+def test_gradients_equal_two_backward_passes(
+    schedule, recompute, gradient_stop, surrogate, temperature
+):
     model = make_model(
         gradient_stop=gradient_stop, surrogate=surrogate, composition={"schedule": schedule}
     )
     contexts = make_contexts(LENGTHS)
     batch = ContextBatch.from_sentences(contexts)
-    expected = two_backward_gradients(SlowLosses(model, contexts), batch.counts)
+    slow = SlowLosses(model, contexts, temperature)
+    expected = two_backward_gradients(slow, batch.counts)
     model.checkpointing = {"composition", "generator"} if recompute else set()
-    actual = gradients(model, total_loss(model(batch).losses, batch.counts))
+    losses = model(batch, temperature=temperature).losses
+    actual = gradients(model, total_loss(losses, batch.counts))
     assert actual.keys() == {name for name, _ in model.named_parameters()}
     for name, gradient in actual.items():
         reference = expected.get(name, torch.zeros_like(gradient))
@@ -176,6 +181,24 @@ def test_trees_are_those_of_the_slow_form():
     with torch.no_grad():
         expected = [slow.sentence(tokens, live=True)[0].tree() for tokens in contexts[0]]
     assert model.induced_trees(ContextBatch.from_sentences(contexts)) == expected
+
+
+def test_equal_scores_take_the_smaller_split():
+    """With all s_e equal, each node's split is its cell's first; the slow form agrees."""
+    model, contexts = make_model(), make_contexts([[5, 1, 9, 30]])
+    with torch.no_grad():
+        for parameter in model.composition.score.parameters():
+            parameter.zero_()
+    batch = ContextBatch.from_sentences(contexts)
+    slow = SlowLosses(model, contexts)
+    with torch.no_grad():
+        expected = [slow.sentence(tokens, live=True)[0].tree() for tokens in contexts[0]]
+    assert model.induced_trees(batch) == expected
+    plan = model.plan(batch, model.parser(batch).detach())
+    induced = decode(plan, torch.zeros(len(plan.parent)))
+    assert (induced.best_edge == plan.edge_start).all()
+    # There were other splits to choose from.
+    assert max(block.num_splits for level in plan.levels for block in level.blocks) > 1
 
 
 def test_atoms_become_constituents():
