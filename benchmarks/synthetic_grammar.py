@@ -87,7 +87,6 @@ def make_model(settings: Settings, language: Language) -> GPST:
                 window=settings.window,
                 schedule=settings.schedule,
                 dropout=settings.dropout,
-                score_dropout=settings.dropout,
             ),
             parser=ParserConfig(
                 dim=dim, num_heads=4, ffn_dim=2 * dim, num_layers=1, dropout=settings.dropout

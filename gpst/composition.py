@@ -63,12 +63,12 @@ class PairLayer(nn.Module):
 
 
 class PairScore(nn.Module):
-    """phi(x, y) = MLP_x(x) . MLP_y(y) / sqrt(d_score); in fp32."""
+    """phi(x, y) = MLP^x(x) . MLP^y(y) / sqrt(d_score), a map for each role; in fp32, without
+    dropout."""
 
-    def __init__(self, config: CompositionConfig):
+    def __init__(self, config: CompositionConfig, roles: tuple[str, ...]):
         super().__init__()
         self.scale = 1.0 / math.sqrt(config.score_dim)
-        self.dropout = config.score_dropout
 
         def mlp() -> nn.Sequential:
             first = nn.Linear(config.dim, config.dim)
@@ -76,33 +76,37 @@ class PairScore(nn.Module):
             for layer in (first, second):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
-            return nn.Sequential(first, nn.GELU(), nn.Dropout(config.score_dropout), second)
+            return nn.Sequential(first, nn.GELU(), second)
 
-        self.first, self.second = mlp(), mlp()
+        for role in roles:
+            self.add_module(role, mlp())
+
+    @property
+    def maps(self) -> list[nn.Sequential]:
+        """The MLP of each role, in the order of the roles."""
+        return list(self.children())  # type: ignore[arg-type]
 
     @property
     def linears(self) -> list[tuple[nn.Linear, nn.Linear]]:
-        """The two linear layers of each side's MLP."""
-        return [(mlp[0], mlp[-1]) for mlp in (self.first, self.second)]  # type: ignore[misc]
+        """The two linear layers of each role's MLP."""
+        return [(mlp[0], mlp[-1]) for mlp in self.maps]  # type: ignore[misc]
 
-    def forward(
-        self, first: Float[Tensor, "E D"], second: Float[Tensor, "E D"]
-    ) -> Float[Tensor, "E"]:
-        product = at_least_fp32(self.first(first)) * at_least_fp32(self.second(second))
-        return product.sum(-1) * self.scale
+    def compare(self, x: Float[Tensor, "E S"], y: Float[Tensor, "E S"]) -> Float[Tensor, "E"]:
+        """phi from what the maps give."""
+        return (at_least_fp32(x) * at_least_fp32(y)).sum(-1) * self.scale
 
 
 class PairModel(nn.Module):
     """Layers over a pair, its roles, and the pair's score."""
 
-    def __init__(self, config: CompositionConfig, num_layers: int, num_roles: int):
+    def __init__(self, config: CompositionConfig, num_layers: int, roles: tuple[str, ...]):
         super().__init__()
         self.layers = nn.ModuleList(
             PairLayer(config.dim, config.num_heads, config.ffn_dim, config.dropout)
             for _ in range(num_layers)
         )
-        self.role = nn.Parameter(torch.randn(num_roles, config.dim) * 0.02)
-        self.score = PairScore(config)
+        self.role = nn.Parameter(torch.randn(len(roles), config.dim) * 0.02)
+        self.score = PairScore(config, roles)
 
     @property
     def pair_layers(self) -> list[PairLayer]:
@@ -119,13 +123,14 @@ class Composition(PairModel):
     """f_alpha and phi_alpha; roles [LEFT], [RIGHT]."""
 
     def __init__(self, config: CompositionConfig):
-        super().__init__(config, config.num_layers, num_roles=2)
+        super().__init__(config, config.num_layers, ("left", "right"))
 
     def forward(
         self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
     ) -> tuple[Float[Tensor, "E D"], Float[Tensor, "E"]]:
         """Returns: (f_alpha(left, right), phi_alpha(left, right))."""
-        return self.compose(left, right), self.score(left, right)
+        score = self.score
+        return self.compose(left, right), score.compare(score.left(left), score.right(right))
 
     def compose(
         self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
@@ -135,10 +140,13 @@ class Composition(PairModel):
 
 
 class Decomposition(PairModel):
-    """f_beta and phi_beta; roles [PRT], and [LEFT] or [RIGHT] for the sibling."""
+    """f_beta and phi_beta; roles [PRT], and [LEFT] or [RIGHT] for the sibling.
+
+    phi_beta(p, l) = MLP^p(p) . MLP^l(l) / sqrt(d_score), phi_beta(p, r) with MLP^r(r) (appendix).
+    """
 
     def __init__(self, config: CompositionConfig):
-        super().__init__(config, config.num_decomposition_layers, num_roles=3)
+        super().__init__(config, config.num_decomposition_layers, ("parent", "left", "right"))
         self.root = nn.Parameter(torch.randn(config.dim) * 0.02)
         """The outside vector of every root."""
 
@@ -155,7 +163,9 @@ class Decomposition(PairModel):
             (f_beta(parent, sibling), phi_beta(parent, sibling)).
         """
         role = torch.stack((self.role[0].expand_as(sibling), self.role[2 - side]))
-        return self._mix(parent, sibling, role), self.score(parent, sibling)
+        score = self.score
+        of_sibling = torch.where(side[:, None] == 0, score.right(sibling), score.left(sibling))
+        return self._mix(parent, sibling, role), score.compare(score.parent(parent), of_sibling)
 
 
 class Scaling(nn.Module):

@@ -58,7 +58,6 @@ class CompositionConfig:
     max_height: int = 15
     """Trees higher than this pay the height loss."""
     dropout: float = 0.1
-    score_dropout: float = 0.2
 
     def __post_init__(self) -> None:
         owner = "composition."
@@ -72,7 +71,6 @@ class CompositionConfig:
             "score or height",
         )
         _check_rate(owner + "dropout", self.dropout)
-        _check_rate(owner + "score_dropout", self.score_dropout)
 
 
 @dataclass(frozen=True)

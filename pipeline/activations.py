@@ -115,17 +115,28 @@ def _gpst(
     if "composition" in checkpointing:
         # One level at a time; the first one is the largest.
         edges = max((level.last_edge - level.first_edge for level in plan.levels), default=0)
-    pairs = edges * _pair(chart, chart.num_layers, size)
-    pairs += 2 * edges * _pair(chart, chart.num_decomposition_layers, size)
+    pairs = edges * _pair(chart, chart.num_layers, size, mapped=2)
+    pairs += 2 * edges * _pair(chart, chart.num_decomposition_layers, size, mapped=1)
+    if "composition" not in checkpointing:
+        pairs += 2 * plan.num_cells * _map(chart, size)
     rest = size * config.hidden_dim * (7.3 * actions + 9.5 * tokens)
     rest += size * chart.dim * (14 * tokens + 2.3 * plan.num_cells) + 1000 * tokens
     return generator + pairs + _parser(config, batch, size) + rest
 
 
-def _pair(config: CompositionConfig, num_layers: int, size: int) -> float:
-    """Bytes of one edge of the composition model, or one message of the decomposition model."""
+def _pair(config: CompositionConfig, num_layers: int, size: int, mapped: int) -> float:
+    """Bytes of one edge of the composition model, or one message of the decomposition model.
+
+    Args:
+        mapped: of its two vectors, those that go through a map of the score there.
+    """
     layer = size * (16 * config.dim + 2 * config.ffn_dim + 2 * config.num_heads) + 16
-    return num_layers * layer + size * (9 * config.dim + 2 * config.score_dim) + 16
+    return num_layers * layer + size * 3 * config.dim + mapped * _map(config, size) + 16
+
+
+def _map(config: CompositionConfig, size: int) -> float:
+    """Bytes of one vector in one map of a score."""
+    return size * (2 * config.dim + config.score_dim)
 
 
 def _parser(config: GPSTConfig, batch: ContextBatch, size: int) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import sync_directory, write_atomically
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import CheckpointError, ConfigError, OtherVersionError
 from pipeline.state import TrainerState
 
 FOLDER = "checkpoints"
@@ -80,7 +80,7 @@ def verify(checkpoint: Path) -> TrainerState:
     sealed = manifest.pop("sha256", None)
     if manifest.get("format_version") != FORMAT_VERSION:
         found = manifest.get("format_version")
-        raise CheckpointError(f"checkpoint {checkpoint}: format {found!r}, not {FORMAT_VERSION}")
+        raise OtherVersionError(f"checkpoint {checkpoint}: format {found!r}, not {FORMAT_VERSION}")
     if sealed != _digest_of(manifest):
         raise CheckpointError(f"checkpoint {checkpoint}: {MANIFEST} was altered")
     for name, recorded in manifest["files"].items():
@@ -94,7 +94,10 @@ def verify(checkpoint: Path) -> TrainerState:
             )
         if _sha256(path) != recorded["sha256"]:
             raise CheckpointError(f"checkpoint {checkpoint}: {name} was altered (sha256 differs)")
-    return TrainerState.from_dict(_read_json(checkpoint, STATE))
+    try:
+        return TrainerState.from_dict(_read_json(checkpoint, STATE))
+    except OtherVersionError as error:
+        raise OtherVersionError(f"checkpoint {checkpoint}: {error}") from None
 
 
 def newest_whole(
@@ -106,6 +109,7 @@ def newest_whole(
         refuse: told of each newer one that is not.
 
     Raises:
+        OtherVersionError: of the newest one that is whole; it and all others stay as they are.
         CheckpointError: there are checkpoints and none is whole.
     """
     found = list_checkpoints(folder)
@@ -113,6 +117,8 @@ def newest_whole(
     for checkpoint in reversed(found):
         try:
             return checkpoint, verify(checkpoint)
+        except OtherVersionError:
+            raise
         except CheckpointError as error:
             refuse(checkpoint, error)
             last = error

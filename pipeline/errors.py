@@ -52,6 +52,10 @@ class CheckpointError(PipelineError):
     exit_code = EXIT_DATA
 
 
+class OtherVersionError(CheckpointError):
+    """A checkpoint is of another version of this program: whole, but not for this one."""
+
+
 class TrainingError(PipelineError):
     """Training cannot go on (losses that stay non-finite, a rank that died)."""
 

@@ -50,7 +50,7 @@ def batch_flops(config: ModelConfig, batch: ContextBatch, sizes: Mapping[str, in
     if isinstance(config, GPT2Config):
         forward, routes = _gpt2(config, batch), {}
     else:
-        forward, routes = _gpst(config, batch, sizes["edges"], sizes["edges_over_tokens"])
+        forward, routes = _gpst(config, batch, sizes)
     training = {name: _TRAINED * flops + routes.get(name, 0.0) for name, flops in forward.items()}
     return Flops(forward, training)
 
@@ -79,17 +79,21 @@ def _gpt2(config: GPT2Config, batch: ContextBatch) -> dict[str, float]:
 
 
 def _gpst(
-    config: GPSTConfig, batch: ContextBatch, num_edges: int, over_tokens: int
+    config: GPSTConfig, batch: ContextBatch, sizes: Mapping[str, int]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """(forward, what the second gradient route adds), by part."""
     hidden, tokens, dim = config.hidden_dim, batch.num_tokens, config.composition.dim
     actions = batch.counts.actions
     type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
     token_length = int(batch.context_lengths.max())
-    chart = config.composition
-    composition, scores = _pairs(config, num_edges, chart.num_layers)
+    chart, num_edges = config.composition, sizes["edges"]
+    composition = _pairs(config, num_edges, chart.num_layers)
     messages = 2 * num_edges  # each edge sends one to either child
-    decomposition = sum(_pairs(config, messages, chart.num_decomposition_layers))
+    decomposition = _pairs(config, messages, chart.num_decomposition_layers)
+    # phi_alpha takes both vectors of a pair; phi_beta the parent of a message, and each cell once
+    # as a left and once as a right sibling.
+    phi_alpha = _scores(config, 2 * num_edges)
+    phi_beta = _scores(config, messages + 2 * sizes["cells"]) if num_edges else 0.0
     # The roles' queries and keys are made once for all pairs.
     left_right = chart.num_layers * _linear(2, (dim, 2 * dim))
     parent_left_right = chart.num_decomposition_layers * _linear(3, (dim, 2 * dim))
@@ -109,8 +113,8 @@ def _gpst(
     forward = {
         "parser": _parser(config, batch),
         "scaling": scaling,
-        "inside": composition + scores + left_right,
-        "outside": decomposition + parent_left_right,
+        "inside": composition + phi_alpha + left_right,
+        "outside": decomposition + phi_beta + parent_left_right,
         "autoencoding_head": _linear(tokens, (dim, 4 * dim), (4 * dim, hidden)),
         "generator": generator,
         "vocabulary": 2 * _linear(tokens, (hidden, config.vocab_size)),
@@ -118,16 +122,21 @@ def _gpst(
     # With two routes f_alpha has one more gradient of its inputs (gpst/chart/inside.py), but for
     # pairs of tokens, which take the sum of both.
     two_routes = config.gradient_stop and config.surrogate
-    second, _ = _pairs(config, num_edges - over_tokens, chart.num_layers)
+    second = _pairs(config, num_edges - sizes["edges_over_tokens"], chart.num_layers)
     return forward, {"inside": second} if two_routes else {}
 
 
-def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> tuple[float, float]:
-    """(layers, scores) of a composition or decomposition model on so many pairs of vectors."""
+def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> float:
+    """Layers of a composition or decomposition model on so many pairs of vectors."""
     dim, ffn = config.composition.dim, config.composition.ffn_dim
     layer = _linear(2 * pairs, (dim, 2 * dim), (dim, dim), (dim, dim), (dim, ffn), (ffn, dim))
-    scores = _linear(2 * pairs, (dim, dim), (dim, config.composition.score_dim))
-    return num_layers * layer, scores
+    return num_layers * layer
+
+
+def _scores(config: GPSTConfig, vectors: int) -> float:
+    """The maps whose products are phi."""
+    dim = config.composition.dim
+    return _linear(vectors, (dim, dim), (dim, config.composition.score_dim))
 
 
 def _parser(config: GPSTConfig, batch: ContextBatch) -> float:

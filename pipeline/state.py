@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import REPOSITORY, RunConfig, config_to_dict
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import CheckpointError, ConfigError, OtherVersionError
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+"""3: phi_beta has a map for either sibling."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,14 @@ class TrainerState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainerState":
-        """Raises CheckpointError for another version or a wrong structure."""
+        """Raises OtherVersionError for another version, CheckpointError for a wrong structure."""
         found = values.get("state_version")
         if found != STATE_VERSION:
-            raise CheckpointError(
-                f"the checkpoint's state has version {found!r}, this program reads {STATE_VERSION}"
+            writer = values.get("git_revision")
+            raise OtherVersionError(
+                f"the checkpoint's state has version {found!r}, this program reads "
+                f"{STATE_VERSION}; go on with the program that wrote it"
+                f"{f' (revision {writer})' if writer else ''}, or export the model with it"
             )
         names = {f.name for f in fields(cls)}
         if set(values) != names:

@@ -4,7 +4,8 @@ For every message (parent p, sibling s -> child c):
 
     m = f_beta(o_p, i_s)     b = phi_beta(o_p, i_s)     o_c = sum over c's parents of softmax(b) m
 
-The root's outside vector is learned. A child is computed when all its parents are, so the softmax
+phi_beta has a map for parents, one for left and one for right siblings. The root's outside vector
+is learned. A child is computed when all its parents are, so the softmax
 is exact and in one piece.
 """
 
@@ -58,7 +59,14 @@ def segment_softmax(scores: Tensor, segment: Tensor, num_segments: int) -> Tenso
     return exponent / total[segment]
 
 
-def _pairs(plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_ae: Tensor) -> Pairs:
+def _as_siblings(plan: ChartPlan) -> Tensor:
+    """(2E,) row of each message's sibling in `Siblings.values`: of a left child the right one's."""
+    return plan.message_sibling + (1 - plan.message_side) * plan.num_cells
+
+
+def _pairs(
+    plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_ae: Tensor, siblings: Tensor
+) -> Pairs:
     """Parents' outside vectors and siblings' inside vectors of a level's messages."""
     messages = level.messages
     return Pairs(
@@ -67,6 +75,7 @@ def _pairs(plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_a
         inside_ae,
         plan.message_sibling[messages],
         plan.message_side[messages],
+        siblings[messages],
     )
 
 
@@ -98,9 +107,11 @@ class _Outside(torch.autograd.Function):
         passage = PairPass(
             settings.decomposition, inside_ae, settings.with_gradient, settings.recompute
         )
-        vectors_of_levels = []
+        if plan.outside_levels:
+            passage.project_siblings(inside_ae)
+        siblings, vectors_of_levels = _as_siblings(plan), []
         for level in plan.outside_levels:
-            vectors, scores = passage.forward(_pairs(plan, level, table, inside_ae))
+            vectors, scores = passage.forward(_pairs(plan, level, table, inside_ae, siblings))
             vectors_of_levels.append(vectors)
             child, size = plan.message_child[level.messages], level.last_row - level.first_row
             if use_triton(vectors):
@@ -116,7 +127,7 @@ class _Outside(torch.autograd.Function):
         if settings.with_gradient:
             ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
             ctx.parameters = parameters
-            ctx.save_for_backward(table, inside_ae, weights)
+            ctx.save_for_backward(table, inside_ae, weights, siblings)
         return table.index_select(0, plan.outside_row[: plan.num_tokens])
 
     @staticmethod
@@ -125,7 +136,7 @@ class _Outside(torch.autograd.Function):
         (from_tokens,) = grad_outputs
         settings: _Settings = ctx.settings
         plan, passage = settings.plan, ctx.passage
-        table, inside_ae, weights = ctx.saved_tensors
+        table, inside_ae, weights, siblings = ctx.saved_tensors
         into_outside = torch.zeros(1, *table.shape, dtype=weights.dtype, device=table.device)
         into_outside[0, plan.outside_row[: plan.num_tokens]] = from_tokens.to(weights.dtype)
         into_inside = torch.zeros_like(into_outside)
@@ -135,8 +146,9 @@ class _Outside(torch.autograd.Function):
             child, w = plan.message_child[level.messages], weights[level.messages]
             mixed = into_outside[:, level.rows]
             incoming = Incoming(mixed, child, w, _into_scores(vectors, w, child, mixed[0]))
-            pairs = _pairs(plan, level, table, inside_ae)
+            pairs = _pairs(plan, level, table, inside_ae, siblings)
             passage.backward(pairs, incoming, into_outside, into_inside)
+        passage.siblings_backward(inside_ae, into_inside[0])
         into_root = into_outside[0, : plan.num_sentences].sum(0)
         by_id = passage.sums.gradients(settings.decomposition)
         return (

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpst.chart.weights import LayerWeights, Linear, Sums
+from gpst.chart.scores import KeptScore, ScoreMap, Siblings
+from gpst.chart.weights import LayerWeights, Sums
 from gpst.composition import PairModel
 from gpst.kernels import pair
 from gpst.kernels.dropout import draw_seed, keep_mask
@@ -23,17 +24,23 @@ _PAIRS_A_CHUNK = {"cpu": 512}
 
 
 class Pairs(NamedTuple):
-    """P pairs of rows of two tables; for a decomposition also the side of the child."""
+    """P pairs of rows of two tables; for a decomposition also which child and which sibling."""
 
     first_table: Tensor
     first: Tensor
     second_table: Tensor
     second: Tensor
     side: Tensor | None = None
+    """(P,) 0 when the child is the left one, 1 when it is the right one."""
+    sibling: Tensor | None = None
+    """(P,) row of the second vector, as the sibling on its side, in `Siblings.values`."""
 
     def chunk(self, chunk: slice) -> Pairs:
         side = None if self.side is None else self.side[chunk]
-        return self._replace(first=self.first[chunk], second=self.second[chunk], side=side)
+        sibling = None if self.sibling is None else self.sibling[chunk]
+        return self._replace(
+            first=self.first[chunk], second=self.second[chunk], side=side, sibling=sibling
+        )
 
     def gather(self) -> Tensor:
         """(2, P, D)"""
@@ -81,18 +88,10 @@ class _KeptLayer(NamedTuple):
     ffn_mask: Tensor | None
 
 
-class _KeptScore(NamedTuple):
-    """Activations of the score MLP of one side."""
-
-    after_gelu: Tensor
-    gelu_slope: Tensor | None
-    mask: Tensor | None
-    out: Tensor
-
-
 class _Kept(NamedTuple):
     layers: list[_KeptLayer]
-    scores: list[_KeptScore]
+    scores: list[KeptScore]
+    """Of the first vector; of the second as well where it is no sibling."""
     vectors: Tensor
     inverse_std: Tensor
 
@@ -113,16 +112,29 @@ class PairPass:
             Sums(model, torch.promote_types(dtype, torch.float32)) if with_gradient else None
         )
         self._layers = [LayerWeights(layer, model.role, dtype) for layer in model.pair_layers]
-        self._scores = [
-            (Linear(dense, dtype), Linear(out, dtype)) for dense, out in model.score.linears
+        sums = self.sums.scores if self.sums else [None] * len(model.score.linears)
+        self._maps = [
+            ScoreMap(linears, of_map, dtype)
+            for linears, of_map in zip(model.score.linears, sums, strict=True)
         ]
+        self.siblings: Siblings | None = None
         self._score_scale = model.score.scale
         self._recompute = recompute
         self._dropout = model.pair_layers[0].dropout if model.training else 0.0
-        self._score_dropout = model.score.dropout if model.training else 0.0
-        self._seed = draw_seed() if self._dropout or self._score_dropout else 0
+        self._seed = draw_seed() if self._dropout else 0
         self._masks = 0
         self._levels: list[list[tuple[int, _Kept | None]]] = []
+
+    def project_siblings(self, inside: Tensor) -> None:
+        """Of a decomposition, before its first level. Args: inside: (C, D) of all cells."""
+        keep = self.sums is not None and not self._recompute
+        chunks = self._chunks(len(inside))
+        self.siblings = Siblings(self._maps[1:], inside.to(self.dtype), chunks, keep)
+
+    def siblings_backward(self, inside: Tensor, into_inside: Tensor) -> None:
+        """After the last level that goes back. Args: into_inside: (C, D), added to."""
+        if self.siblings is not None:
+            self.siblings.backward(inside.to(self.dtype), into_inside)
 
     def forward(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """(vectors (P, D), scores (P,) in fp32) of the pairs of one level."""
@@ -181,12 +193,13 @@ class PairPass:
         scores: Tensor | None = None,
     ) -> _Kept:
         rows = pairs.gather().to(self.dtype)
+        compared = 1 if self.siblings else 2
         kept_scores = [
-            self._score_side(*weights, x, keep)
-            for weights, x in zip(self._scores, rows, strict=True)
+            each.forward(x, keep)
+            for each, x in zip(self._maps[:compared], rows[:compared], strict=True)
         ]
         if scores is not None:
-            first, second = (kept.out.to(scores.dtype) for kept in kept_scores)
+            first, second = (out.to(scores.dtype) for out in self._mapped(kept_scores, pairs))
             torch.mul((first * second).sum(1), self._score_scale, out=scores)
         layers = []
         for weights in self._layers:
@@ -217,11 +230,13 @@ class PairPass:
             out.view_as(x), out_std, attention_mask, ffn_mask,
         )  # fmt: skip
 
-    def _score_side(self, dense: Linear, out: Linear, x: Tensor, keep: bool) -> _KeptScore:
-        after, slope = pair.gelu(dense(x), keep)
-        mask = self._mask(self._score_dropout, after)
-        after = after if mask is None else after.mul_(mask)
-        return _KeptScore(after, slope, mask, out(after))
+    def _mapped(self, kept: list[KeptScore], pairs: Pairs) -> list[Tensor]:
+        """What the maps give for both vectors of each pair, (P, S)."""
+        found = [of_map.out for of_map in kept]
+        if self.siblings is not None:
+            assert pairs.sibling is not None
+            found.append(self.siblings.values.index_select(0, pairs.sibling))
+        return found
 
     def _backward(self, kept: _Kept, pairs: Pairs, incoming: Incoming) -> Tensor:
         """(R, 2, P, D) gradient of the pairs' rows."""
@@ -232,10 +247,13 @@ class PairPass:
             into = self._layer_backward(number, kept.layers[number], into, pairs.side)
         rows = kept.layers[0].x
         into_scores = (incoming.scores * self._score_scale).unsqueeze(1)
-        first, second = (k.out.to(into_scores.dtype) for k in kept.scores)
-        for side, other in enumerate((second, first)):
-            into_out = (into_scores * other).to(self.dtype)
-            into[0, side] += self._score_backward(side, kept.scores[side], rows[side], into_out)
+        first, second = (out.to(into_scores.dtype) for out in self._mapped(kept.scores, pairs))
+        into_out = into_scores * second, into_scores * first
+        for number, of_map in enumerate(kept.scores):
+            into_map = into_out[number].to(self.dtype)
+            into[0, number] += self._maps[number].backward(of_map, rows[number], into_map)
+        if self.siblings is not None and pairs.sibling is not None:
+            self.siblings.add(pairs.sibling, into_out[1])
         return into
 
     def _layer_backward(
@@ -260,14 +278,3 @@ class PairPass:
         return into.add_(weights.into_projected(y.flatten(1, 2))).view(
             routes, 2, -1, into.shape[-1]
         )
-
-    def _score_backward(self, side: int, kept: _KeptScore, x: Tensor, into: Tensor) -> Tensor:
-        assert self.sums is not None
-        assert kept.gelu_slope is not None
-        (dense, out), (dense_sum, out_sum) = self._scores[side], self.sums.scores[side]
-        out_sum.add(into, kept.after_gelu)
-        y = out.into_input(into.unsqueeze(0))
-        y = y if kept.mask is None else y.mul_(kept.mask)
-        y = y.mul_(kept.gelu_slope)
-        dense_sum.add(y[0], x)
-        return dense.into_input(y)[0]

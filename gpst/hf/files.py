@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gpst.config import ConfigError, GPSTConfig, GPT2Config, config_from_dict, config_to_dict
 from gpst.hf.codec import Codec
 from gpst.hf.errors import ModelFolderError
+from gpst.hf.former import config_now, weights_now
 
 PREFIX = "gpst."
 """Of the core model's parameters in the exported weights."""
@@ -48,7 +49,9 @@ class ModelFolder:
             raise ModelFolderError(f"{file}: {error}; export the model again") from error
         if isinstance(self.config, GPT2Config):
             return _gpt2_core(stored)
-        return {k.removeprefix(PREFIX): v for k, v in stored.items() if k.startswith(PREFIX)}
+        return weights_now(
+            {k.removeprefix(PREFIX): v for k, v in stored.items() if k.startswith(PREFIX)}
+        )
 
     def model(self) -> nn.Module:
         """The core model (GPST or the GPT-2 baseline) in evaluation mode."""
@@ -99,7 +102,8 @@ def core_config(values: Mapping[str, Any]) -> GPSTConfig | GPT2Config:
     kind = values.get("model_type")
     if kind == "gpst":
         known = config_to_dict(GPSTConfig(vocab_size=1, bos_token_id=0))
-        return config_from_dict({k: values[k] for k in known if k in values} | {"kind": "gpst"})
+        own = {k: v for k, v in config_now(values).items() if k in known}
+        return config_from_dict(own | {"kind": "gpst"})
     if kind == "gpt2":
         return GPT2Config(
             vocab_size=values["vocab_size"],

@@ -18,6 +18,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
 )
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import ModelOutput
 
@@ -25,6 +27,8 @@ from gpst.batch import ContextBatch
 from gpst.chart.decode import decode, trees_of
 from gpst.generator import GeneratorLayout
 from gpst.hf.configuration import GPSTConfig
+from gpst.hf.files import PREFIX
+from gpst.hf.former import NAMES_NOW
 from gpst.layers import init_std
 from gpst.losses import total_loss
 from gpst.model import GPST
@@ -64,6 +68,10 @@ class GPSTPreTrainedModel(PreTrainedModel):
         if module is getattr(self, "classifier", None):
             nn.init.normal_(module.weight, std=init_std(self.config.hidden_dim))  # type: ignore[arg-type]
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As transformers'; always under the names of now, whichever it was loaded from."""
+        super().save_pretrained(*args, **{**kwargs, "save_original_format": False})
 
     def get_input_embeddings(self) -> nn.Module:
         return self.gpst.embedding
@@ -247,9 +255,29 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 
+class _Copy(ConversionOps):
+    """One tensor of the file as each of several parameters."""
+
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: Any, target_patterns: Any, **_: Any
+    ) -> dict[str, Any]:
+        [found] = input_dict.values()
+        tensor = found[0] if isinstance(found, list) else found
+        return {name: tensor.clone() for name in target_patterns}
+
+
+def _conversions() -> list[WeightConverter]:
+    """Of exports from before (gpst/hf/former.py)."""
+    return [
+        WeightConverter(f"{PREFIX}{then}", [f"{PREFIX}{name}" for name in now], [_Copy()])
+        for then, now in NAMES_NOW.items()
+    ]
+
+
 def register() -> None:
     """Makes the Auto classes know GPST; done when gpst.hf's models are first asked for."""
     AutoConfig.register("gpst", GPSTConfig, exist_ok=True)
+    register_checkpoint_conversion_mapping("gpst", _conversions(), overwrite=True)
     # There is no model without the head, which is the embedding.
     AutoModel.register(GPSTConfig, GPSTForCausalLM, exist_ok=True)
     AutoModelForCausalLM.register(GPSTConfig, GPSTForCausalLM, exist_ok=True)

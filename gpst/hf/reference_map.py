@@ -111,19 +111,14 @@ def _pair_model(work: Work, config: GPSTConfig, kind: str) -> None:
     for layer in range(number):
         _pair_layer(work, sizes, f"{source}.layers.{layer}", f"{target}.layers.{layer}")
     _roles(work, sizes, source, target, number)
-    mlps = {"first": "left_linear", "second": "right_linear"}
+    roles = ["left", "right"]
     if kind == "outside":
-        mlps = {"first": "parent_linear", "second": "left_linear"}
+        roles.append("parent")
         work.copy("r2d2.outside_root_embedding", "decomposition.root", (sizes.dim,))
-    for ours, theirs in mlps.items():
-        # Ours has a dropout in between, which has no weights.
-        work.linear(f"{source}.{theirs}.0", f"{target}.score.{ours}.0", sizes.dim, sizes.dim)
-        work.linear(f"{source}.{theirs}.2", f"{target}.score.{ours}.3", sizes.score_dim, sizes.dim)
-    if kind == "outside":
-        for part, out in (("0", sizes.dim), ("2", sizes.score_dim)):
-            name = f"{source}.right_linear.{part}"
-            for suffix, shape in (("weight", (out, sizes.dim)), ("bias", (out,))):
-                work.get(f"{name}.{suffix}", shape, "", "not used: ours scores both siblings alike")
+    for role in roles:
+        theirs, ours = f"{source}.{role}_linear", f"{target}.score.{role}"
+        work.linear(f"{theirs}.0", f"{ours}.0", sizes.dim, sizes.dim)
+        work.linear(f"{theirs}.2", f"{ours}.2", sizes.score_dim, sizes.dim)
 
 
 def _pair_layer(work: Work, sizes: CompositionConfig, source: str, target: str) -> None:
@@ -148,7 +143,7 @@ def _roles(work: Work, sizes: CompositionConfig, source: str, target: str, num_l
         rows = required(work.tensors, name, None).shape[0]
         if rows < len(order):
             raise ReferenceError(f"{name!r} has {rows} rows, not at least {len(order)}")
-        where, how = f"{target}.role", f"rows {order}"
+        where, how = f"{target}.role", f"rows {order} of {rows}"
         if layer:
             where = f"{target}.layers.{layer}.query_key"
             how = "folded: weights along the ones direction, bias"

@@ -19,7 +19,7 @@ CONFIG = CompositionConfig(dim=6, num_heads=2, ffn_dim=8, num_layers=2, score_di
 
 def make(kind: type[PairModel], dropout: float = 0.0, **changes) -> PairModel:
     torch.manual_seed(0)
-    values = {**vars(CONFIG), "dropout": dropout, "score_dropout": dropout, **changes}
+    values = {**vars(CONFIG), "dropout": dropout, **changes}
     return kind(CompositionConfig(**values)).double()
 
 
@@ -27,7 +27,8 @@ def some_pairs(model: PairModel, size: int) -> Pairs:
     tables = torch.randn(2, 9, 6, dtype=torch.float64)
     first, second = torch.randint(0, 9, (2, size))
     side = torch.randint(0, 2, (size,)) if isinstance(model, Decomposition) else None
-    return Pairs(tables[0], first, tables[1], second, side)
+    sibling = None if side is None else second + 9 * (1 - side)
+    return Pairs(tables[0], first, tables[1], second, side, sibling)
 
 
 @pytest.mark.parametrize("kind", [Composition, Decomposition])
@@ -42,6 +43,8 @@ def test_a_level_is_the_module(kind, recompute: bool, chunk: int, monkeypatch) -
     extra = () if given.side is None else (given.side,)
     expected, expected_scores = model(first[given.first], second[given.second], *extra)
     passage = PairPass(model, first, True, recompute)
+    if given.side is not None:
+        passage.project_siblings(given.second_table)
     vectors, scores = passage.forward(given)
     torch.testing.assert_close(vectors, expected)
     torch.testing.assert_close(scores, expected_scores)
@@ -51,6 +54,8 @@ def test_a_level_is_the_module(kind, recompute: bool, chunk: int, monkeypatch) -
     into_scores = torch.randn(11, dtype=torch.float64)
     into_first, into_second = torch.zeros(2, 2, 9, 6, dtype=torch.float64)
     passage.backward(given, Incoming(cells, cell, weights, into_scores), into_first, into_second)
+    if given.side is not None:
+        passage.siblings_backward(given.second_table, into_second[0])
     wanted = [first, second, *model.parameters()]
     upstream = cells[:, cell] * weights[:, None]
     theirs = torch.autograd.grad(
@@ -106,13 +111,15 @@ def test_the_same_values_are_dropped_in_both_directions(recompute: bool, monkeyp
 def test_kept_and_recomputed_activations_give_the_same_bits() -> None:
     gradients = []
     for recompute in (False, True):
-        model = make(Composition, 0.1).float()
+        model, down = make(Composition, 0.1).float(), make(Decomposition, 0.1).float()
         plan = build_plan(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
         torch.manual_seed(1)
         leaves = torch.randn(40, 6, requires_grad=True)
         chart = inside(plan, model, leaves, recompute=recompute)
-        (chart.inside_ar.sum() + chart.inside_ae.square().sum()).backward()
-        gradients.append([leaves.grad, *(p.grad for p in model.parameters())])
+        rebuilt = outside(plan, down, chart.inside_ae, recompute)
+        (chart.inside_ar.sum() + rebuilt.square().sum()).backward()
+        parameters = [*model.parameters(), *down.parameters()]
+        gradients.append([leaves.grad, *(p.grad for p in parameters)])
     for kept, again in zip(*gradients, strict=True):
         assert torch.equal(kept, again)
 

@@ -95,14 +95,25 @@ def test_gelu_from_end_to_end(monkeypatch, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["triton", "numba"])
-@pytest.mark.parametrize("window", [1, 2, 3])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_passes_over_the_chart(monkeypatch, kernels: str, window: int, temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("window", "temperature", "recompute"),
+    [
+        (1, 1.0, True),
+        (1, 0.7, False),
+        (2, 1.0, False),
+        (2, 0.7, True),
+        (3, 1.0, False),
+        (3, 0.7, False),
+    ],
+)
+def test_passes_over_the_chart(
+    monkeypatch, kernels: str, window: int, temperature: float, recompute: bool
+) -> None:
     """Values, gradients on both routes, weights and heights."""
     torch.manual_seed(0)
     device = HOMES[kernels]
     config = CompositionConfig(
-        dim=12, num_heads=3, ffn_dim=16, num_layers=2, score_dim=4, dropout=0.0, score_dropout=0.0
+        dim=12, num_heads=3, ffn_dim=16, num_layers=2, score_dim=4, dropout=0.0
     )
     composition, decomposition = Composition(config).to(device), Decomposition(config).to(device)
     rng = np.random.default_rng(0)
@@ -112,8 +123,8 @@ def test_passes_over_the_chart(monkeypatch, kernels: str, window: int, temperatu
     upstream = torch.randn(16, 12, device=device)
 
     def run():
-        chart = inside(plan, composition, leaves, temperature)
-        rebuilt = outside(plan, decomposition, chart.inside_ae)
+        chart = inside(plan, composition, leaves, temperature, recompute=recompute)
+        rebuilt = outside(plan, decomposition, chart.inside_ae, recompute)
         loss = (rebuilt * upstream).sum() + chart.heights.sum() + chart.inside_ar.square().sum()
         into = torch.autograd.grad(loss, [leaves, *parameters])
         return chart.inside_ae, chart.heights, chart.scores, chart.weights, rebuilt, *into

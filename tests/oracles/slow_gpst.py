@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpst.composition import PairLayer, PairScore
+from gpst.composition import PairLayer
 from gpst.model import GPST
 from gpst.tree import Tree
 
@@ -60,8 +60,9 @@ def pair(layers: list[PairLayer], x: list[Tensor], roles: list[Tensor]) -> Tenso
     return norm(x[0] + x[1])
 
 
-def pair_score(score: PairScore, x: Tensor, y: Tensor) -> Tensor:
-    return score.first(x) @ score.second(y) / math.sqrt(score.first[-1].out_features)
+def pair_score(x: Tensor, y: Tensor) -> Tensor:
+    """Of two vectors, each through its own map."""
+    return x @ y / math.sqrt(len(x))
 
 
 def turned(x: Tensor) -> Tensor:
@@ -118,7 +119,12 @@ class SlowSentence:
     def split_scores(self, span: Span) -> Tensor:
         children = [self._children(span, k) for k in self.chart[span]]
         score = self.model.composition.score
-        return torch.stack([pair_score(score, self.inside(a), self.inside(b)) for a, b in children])
+        return torch.stack(
+            [
+                pair_score(score.left(self.inside(a)), score.right(self.inside(b)))
+                for a, b in children
+            ]
+        )
 
     def _weights(self, span: Span) -> Tensor:
         weights = torch.softmax(self.split_scores(span) / self.temperature, 0)
@@ -155,10 +161,14 @@ class SlowSentence:
                 left, right = self._children(parent, k)
                 if span not in (left, right):
                     continue
-                sibling, role = (right, right_role) if span == left else (left, left_role)
+                score = decomposition.score
+                if span == left:
+                    sibling, role, sibling_map = right, right_role, score.right
+                else:
+                    sibling, role, sibling_map = left, left_role, score.left
                 vectors = [self.outside(parent), self.inside(sibling)]
                 messages.append(pair(list(decomposition.layers), vectors, [parent_role, role]))
-                scores.append(pair_score(decomposition.score, *vectors))
+                scores.append(pair_score(score.parent(vectors[0]), sibling_map(vectors[1])))
         weights = torch.softmax(torch.stack(scores), 0)
         return sum(w * m for w, m in zip(weights, messages, strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from pipeline.checkpoint_files import (
     whole_checkpoint,
 )
 from pipeline.config import load_config
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import CheckpointError, ConfigError, OtherVersionError
 from pipeline.state import (
     TrainerState,
     check_same_run,
@@ -204,10 +205,25 @@ def test_kill_while_publishing_leaves_the_old_ones(folder, state, monkeypatch):
 
 def test_state_is_read_back_and_checked(state):
     assert TrainerState.from_dict(json.loads(json.dumps(at(state, 3).to_dict()))) == at(state, 3)
-    with pytest.raises(CheckpointError, match="version 99"):
+    with pytest.raises(OtherVersionError, match="version 99"):
         TrainerState.from_dict({**state.to_dict(), "state_version": 99})
     with pytest.raises(CheckpointError, match="mood"):
         TrainerState.from_dict({**state.to_dict(), "mood": "good"})
+
+
+def test_a_checkpoint_of_another_version_is_refused_and_stays(folder, state):
+    """Before phi_beta had a map for either sibling a checkpoint had version 2."""
+    for step in (1, 2):
+        old = replace(at(state, step), state_version=2, git_revision="0123abc")
+        write(folder, old, step)
+    before = names(folder)
+    message = (
+        f"checkpoint {folder / step_name(2)}: the checkpoint's state has version 2, this program "
+        f"reads 3; go on with the program that wrote it (revision 0123abc), or export"
+    )
+    with pytest.raises(OtherVersionError, match=re.escape(message)):
+        newest_whole(folder, lambda *_: pytest.fail("it is whole"))
+    assert names(folder) == before
 
 
 def test_resumed_state_has_the_counters_of_then_and_the_rest_of_now(state):

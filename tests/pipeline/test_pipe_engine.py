@@ -57,7 +57,7 @@ def exact_yaml(tmp_path_factory, toy_run):
     """A run without dropout and noise: any cut of a global batch has the same gradient."""
     run = toy_run(Path("unused"))
     run["model"] |= {"dropout": 0.0, "head_dropout": 0.0}
-    run["model"]["composition"] |= {"dropout": 0.0, "score_dropout": 0.0}
+    run["model"]["composition"] |= {"dropout": 0.0}
     run["model"]["parser"] |= {"dropout": 0.0}
     run["structure"] = {"noise_start": 0.0, "noise_end": 0.0}
     run["train"] |= {"clip_norm": 0.2, "num_steps": 12}

@@ -146,8 +146,10 @@ def test_the_paper_s_small_model_costs_what_the_design_says():
         | {"ffn_dim": 3072, "num_type_layers": 3, "num_token_layers": 9}
     )
     batch = batch_of([[24]] * 42)  # short contexts: the design leaves attention out
-    # About 4 edges a token in a chart of window 2.
-    flops = batch_flops(config, batch, {"edges": 4 * batch.num_tokens, "edges_over_tokens": 0})
+    # About 4 edges and 3.5 cells a token in a chart of window 2.
+    tokens = batch.num_tokens
+    sizes = {"edges": 4 * tokens, "edges_over_tokens": 0, "cells": 3.5 * tokens}
+    flops = batch_flops(config, batch, sizes)
     per_token = {name: value / batch.num_tokens / 1e6 for name, value in flops.forward.items()}
     assert per_token["vocabulary"] == pytest.approx(2 * 46.9, rel=0.01)
     assert per_token["generator"] + 46.9 == pytest.approx(259, rel=0.06)

@@ -78,12 +78,10 @@ class Theirs:
             x = F.layer_norm(x + ffn, (D,))
         return F.layer_norm(F.layer_norm(x.sum(1)[0], (D,)), (D,))
 
-    def inside_score(self, left: Tensor, right: Tensor) -> float:
-        pair = [
-            self.mlp(f"r2d2.inside_enc.{side}_linear", "0", "2", x)
-            for side, x in (("left", left), ("right", right))
-        ]
-        return float(pair[0] @ pair[1]) / math.sqrt(SCORE)
+    def score(self, kind: str, **vectors: Tensor) -> float:
+        """phi of the inside or outside pass, of two vectors by their roles."""
+        x, y = (self.mlp(f"r2d2.{kind}_enc.{r}_linear", "0", "2", v) for r, v in vectors.items())
+        return float(x @ y) / math.sqrt(SCORE)
 
     @torch.no_grad()
     def log_p(self, tokens: list[int], spans: tuple[tuple[int, int], ...]) -> float:
@@ -165,8 +163,14 @@ def test_every_tree_has_the_probability_that_their_layers_give_it(tensors, ours)
 def test_scores_of_splits_and_boundaries_are_theirs(tensors, ours):
     theirs, tokens = Theirs(tensors), [4, 1, 7, 2, 9, 1, 0]
     pairs = torch.randn(2, 4, D, dtype=torch.float64)
-    for left, right, score in zip(*pairs, ours.composition.score(*pairs), strict=True):
-        assert float(score) == pytest.approx(theirs.inside_score(left, right), abs=1e-6)
+    for left, right, score in zip(*pairs, ours.composition(*pairs)[1], strict=True):
+        expected = theirs.score("inside", left=left, right=right)
+        assert float(score) == pytest.approx(expected, abs=1e-6)
+    for side, sibling in enumerate(("right", "left")):  # of a left child it is the right one
+        sides = torch.full((4,), side)
+        for x, y, score in zip(*pairs, ours.decomposition(*pairs, sides)[1], strict=True):
+            expected = theirs.score("outside", **{"parent": x, sibling: y})
+            assert float(score) == pytest.approx(expected, abs=1e-6)
     found = ours.parser(ContextBatch.from_sentences([[tokens]])).double()[:-1]
     expected = theirs.boundary_scores(tokens)
     difference = found - expected
@@ -178,8 +182,7 @@ def test_the_report_names_every_tensor_and_ours_is_whole(tensors, ours):
     converted = convert(tensors, bos_token_id=3, heads=HEADS)
     assert {line.source for line in converted.report} == set(tensors)
     unused = {line.source for line in converted.report if not line.target}
-    assert all("right_linear" in n or n in {"classifier.weight", "r2d2.parser.score_mlp.3.bias"}
-               for n in unused)  # fmt: skip
+    assert unused == {"classifier.weight", "r2d2.parser.score_mlp.3.bias"}
     assert set(converted.weights) == set(ours.state_dict())
     config = converted.config
     assert (config.num_type_layers, config.num_token_layers) == (TYPES, TOKENS)

@@ -1,0 +1,99 @@
+"""The maps of a pair model's scores (phi) over many rows, forward and backward without a graph.
+
+The siblings of the outside pass are inside vectors, all known before its first level: either
+side's map takes every cell once, and each message looks up the row of its sibling's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gpst.chart.weights import Linear, LinearSum
+from gpst.kernels import pair
+
+
+class KeptScore(NamedTuple):
+    """Activations of a map; the slope only where a gradient will be wanted."""
+
+    after_gelu: Tensor
+    gelu_slope: Tensor | None
+    out: Tensor
+    """(M, S)"""
+
+
+class ScoreMap:
+    """The MLP of one role.
+
+    Args:
+        sums: where the gradients of its weights are added up; None: no backward pass follows.
+    """
+
+    def __init__(
+        self,
+        linears: tuple[nn.Linear, nn.Linear],
+        sums: tuple[LinearSum, LinearSum] | None,
+        dtype: torch.dtype,
+    ):
+        self._dense, self._out = (Linear(layer, dtype) for layer in linears)
+        self._sums = sums
+
+    def forward(self, x: Tensor, keep: bool) -> KeptScore:
+        """Args: x: (M, D) in the type of computation. keep: `backward` will follow."""
+        after, slope = pair.gelu(self._dense(x), keep)
+        return KeptScore(after, slope, self._out(after))
+
+    def backward(self, kept: KeptScore, x: Tensor, into: Tensor) -> Tensor:
+        """(M, D) gradient of the input from that of the output, (M, S)."""
+        assert self._sums is not None
+        assert kept.gelu_slope is not None
+        dense_sum, out_sum = self._sums
+        out_sum.add(into, kept.after_gelu)
+        y = self._out.into_input(into.unsqueeze(0)).mul_(kept.gelu_slope)
+        dense_sum.add(y[0], x)
+        return self._dense.into_input(y)[0]
+
+
+class Siblings:
+    """What the maps of left and of right siblings give for all C cells.
+
+    Args:
+        maps: of a left, of a right sibling.
+        inside: (C, D) in the type of computation.
+        chunks: the cells, in parts.
+        keep: keep the activations for the backward pass.
+    """
+
+    def __init__(
+        self, maps: Sequence[ScoreMap], inside: Tensor, chunks: Sequence[slice], keep: bool
+    ):
+        self._maps, self._chunks = maps, chunks
+        found = [[each.forward(inside[chunk], keep) for chunk in chunks] for each in maps]
+        self.values = torch.cat([kept.out for of_map in found for kept in of_map])
+        """(2C, S): all cells as left, then all as right siblings."""
+        self._kept = (
+            [[kept._replace(out=self.values) for kept in of_map] for of_map in found]
+            if keep
+            else None
+        )
+        self._into: Tensor | None = None
+
+    def add(self, row: Tensor, into: Tensor) -> None:
+        """Adds gradients (P, S) of the rows (P,) of `values`."""
+        if self._into is None:
+            self._into = torch.zeros_like(self.values, dtype=into.dtype)
+        self._into.index_add_(0, row, into)
+
+    def backward(self, inside: Tensor, into_inside: Tensor) -> None:
+        """Adds the gradient of the inside vectors, (C, D), to that of all that was added."""
+        if self._into is None:
+            return
+        of_maps = self._into.to(inside.dtype).view(len(self._maps), len(inside), -1)
+        for number, (each, into) in enumerate(zip(self._maps, of_maps, strict=True)):
+            for place, chunk in enumerate(self._chunks):
+                x = inside[chunk]
+                kept = self._kept[number][place] if self._kept else each.forward(x, True)
+                into_inside[chunk] += each.backward(kept, x, into[chunk]).to(into_inside.dtype)

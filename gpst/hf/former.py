@@ -1,0 +1,47 @@
+"""Exports from before phi_beta had a map for either sibling: names then and now.
+
+The one map of the siblings then is the left one's and the right one's now, so that the model
+computes what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+_ROLES = {
+    "composition.score.first": ("composition.score.left",),
+    "composition.score.second": ("composition.score.right",),
+    "decomposition.score.first": ("decomposition.score.parent",),
+    "decomposition.score.second": ("decomposition.score.left", "decomposition.score.right"),
+}
+_LAYERS = {"0": "0", "3": "2"}
+"""Of a map; dropout had a place of its own between them."""
+
+NAMES_NOW = {
+    f"{role}.{layer}.": tuple(f"{now}.{_LAYERS[layer]}." for now in roles_now)
+    for role, roles_now in _ROLES.items()
+    for layer in _LAYERS
+}
+"""How a parameter's name began then, and how the names begin that its values go to now."""
+
+
+def weights_now(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The core model's weights under the names of now; those of now are left as they are."""
+    found = {}
+    for name, tensor in weights.items():
+        begin = next((then for then in NAMES_NOW if name.startswith(then)), "")
+        for number, now in enumerate(NAMES_NOW.get(begin, ("",))):
+            found[now + name.removeprefix(begin)] = tensor.clone() if number else tensor
+    return found
+
+
+def config_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json without the field of then: the maps of the scores have no dropout now."""
+    composition = values.get("composition")
+    if not isinstance(composition, Mapping):
+        return dict(values)
+    kept = {name: value for name, value in composition.items() if name != "score_dropout"}
+    return {**values, "composition": kept}
