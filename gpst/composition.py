@@ -25,7 +25,11 @@ def plain_norm(x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
 
 
 class PairLayer(nn.Module):
-    """A post-norm Transformer layer over two vectors; roles enter queries and keys only."""
+    """A post-norm Transformer layer over two vectors; roles enter queries and keys only.
+
+    Dropout falls on the attention weights, each by itself, the activations of the feed-forward
+    layer and both residuals, as in the authors' code.
+    """
 
     def __init__(self, dim: int, num_heads: int, ffn_dim: int, dropout: float):
         super().__init__()
@@ -49,17 +53,21 @@ class PairLayer(nn.Module):
         value = self.value(x).unflatten(-1, (self.num_heads, -1))
         scale = 1.0 / math.sqrt(query.shape[-1])
         logit = (query * (key[0] - key[1])).sum(-1, keepdim=True) * scale
-        mixed = value[1] + torch.sigmoid(logit) * (value[0] - value[1])
+        weight = torch.sigmoid(logit)
+        weight = self._drop(torch.cat((weight, 1.0 - weight), -1))
+        mixed = weight[..., :1] * value[0] + weight[..., 1:] * value[1]
         return self.attention_out(mixed.flatten(2))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
     def forward(
         self, x: Float[Tensor, "2 E D"], role: Float[Tensor, "2 R D"]
     ) -> Float[Tensor, "2 E D"]:
         """Args: x: the two vectors of each pair. role: their role embeddings; R is E or 1."""
-        attended = F.dropout(self._attend(x, role), self.dropout, self.training)
-        x = plain_norm(x + attended)
-        ffn = self.ffn_out(F.gelu(self.ffn_in(x)))
-        return plain_norm(x + F.dropout(ffn, self.dropout, self.training))
+        x = plain_norm(x + self._drop(self._attend(x, role)))
+        ffn = self.ffn_out(self._drop(F.gelu(self.ffn_in(x))))
+        return plain_norm(x + self._drop(ffn))
 
 
 class PairScore(nn.Module):

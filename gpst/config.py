@@ -58,6 +58,7 @@ class CompositionConfig:
     max_height: int = 15
     """Trees higher than this pay the height loss."""
     dropout: float = 0.1
+    """Of attention weights, feed-forward activations and residuals; none in phi's MLPs."""
 
     def __post_init__(self) -> None:
         owner = "composition."
@@ -84,6 +85,7 @@ class ParserConfig:
     score_dim: int | None = None
     """Width of the MLP that scores a boundary; null: dim."""
     dropout: float = 0.1
+    """In the MLP that scores a boundary, and nowhere else."""
 
     def __post_init__(self) -> None:
         _check_sizes("parser.", self, ("dim", "num_heads", "ffn_dim", "num_layers"))
@@ -110,6 +112,7 @@ class GPSTConfig:
     num_type_layers: int = 3
     num_token_layers: int = 9
     dropout: float = 0.1
+    """In the generative model: inputs of type and token layers, attention weights, residuals."""
     head_dropout: float = 0.2
     """Dropout inside the MLPs of the type, token and auto-encoding heads."""
     token_head_dim: int | None = None

@@ -130,6 +130,7 @@ class Generator(nn.Module):
         hidden = hidden.flatten(0, 1).index_select(0, layout.node_row)
         # Token k is written by the action at its own place in the post-order.
         before_tokens = hidden.index_select(0, induced.place[: plan.num_tokens])
+        before_tokens = F.dropout(before_tokens, self.dropout, self.training)
         rows = flat.new_zeros(layout.num_contexts * layout.token_length, flat.shape[1])
         rows = rows.index_copy(0, layout.token_row, before_tokens)
         written = self.token_layers(

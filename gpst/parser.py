@@ -81,7 +81,7 @@ class _ParserLayer(nn.Module):
     def __init__(self, config: ParserConfig):
         super().__init__()
         dim = config.dim
-        self.num_heads, self.dropout = config.num_heads, config.dropout
+        self.num_heads = config.num_heads
         self.attention_norm, self.ffn_norm = nn.RMSNorm(dim), nn.RMSNorm(dim)
         self.query_key_value = Linear(dim, 3 * dim, bias=False)
         self.attention_out = Linear(dim, dim, bias=False)
@@ -104,10 +104,9 @@ class _ParserLayer(nn.Module):
         return torch.cat(found).index_select(0, layout.back).flatten(1)
 
     def forward(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
-        attended = self.attention_out(self._attend(self.attention_norm(x), layout))
-        x = x + F.dropout(attended, self.dropout, self.training)
+        x = x + self.attention_out(self._attend(self.attention_norm(x), layout))
         gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
-        return x + F.dropout(self.ffn_out(F.silu(gate) * up), self.dropout, self.training)
+        return x + self.ffn_out(F.silu(gate) * up)
 
 
 def length_groups(lengths: np.ndarray) -> list[np.ndarray]:
@@ -117,10 +116,14 @@ def length_groups(lengths: np.ndarray) -> list[np.ndarray]:
 
 
 class BoundaryParser(nn.Module):
-    """v_k = MLP([h_k ; h_k+1]) for the boundary after each token; h from a small Transformer."""
+    """v_k = MLP([h_k ; h_k+1]) for the boundary after each token; h from a small Transformer.
+
+    Dropout is inside the MLP alone.
+    """
 
     def __init__(self, vocab_size: int, config: ParserConfig):
         super().__init__()
+        self.dropout = config.dropout
         self.embedding = nn.Embedding(vocab_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=init_std(config.dim))
         self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
@@ -139,7 +142,8 @@ class BoundaryParser(nn.Module):
             x = layer(x, layout)
         x = self.norm(x)
         pairs = torch.cat((x, x.roll(-1, 0)), -1)
-        return at_least_fp32(self.score(gelu(self.dense(pairs))).squeeze(-1))
+        inner = F.dropout(gelu(self.dense(pairs)), self.dropout, self.training)
+        return at_least_fp32(self.score(inner).squeeze(-1))
 
 
 def add_noise(scores: Float[Tensor, "N"], coefficient: float) -> Float[Tensor, "N"]:

@@ -8,6 +8,7 @@ chunk's activations can be computed again instead of being kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from gpst.chart.scores import KeptScore, ScoreMap, Siblings
 from gpst.chart.weights import LayerWeights, Sums
 from gpst.composition import PairModel
 from gpst.kernels import pair
-from gpst.kernels.dropout import draw_seed, keep_mask
+from gpst.kernels.dropout import draw_seed, keep_masks
 from gpst.layers import compute_dtype
 
 _PAIRS_A_CHUNK = {"cpu": 512}
@@ -72,7 +73,7 @@ class Incoming(NamedTuple):
 
 
 class _KeptLayer(NamedTuple):
-    """Activations of one layer over 2P rows."""
+    """Activations of one layer over 2P rows; dropout of the inner ones is in them already."""
 
     x: Tensor
     packed: Tensor
@@ -84,6 +85,7 @@ class _KeptLayer(NamedTuple):
     gelu_slope: Tensor | None
     out: Tensor
     out_std: Tensor
+    weight_mask: Tensor | None
     attention_mask: Tensor | None
     ffn_mask: Tensor | None
 
@@ -179,11 +181,12 @@ class PairPass:
         step = _PAIRS_A_CHUNK.get(self.device.type, max(size, 1))
         return [slice(i, min(i + step, size)) for i in range(0, size, step)]
 
-    def _mask(self, rate: float, like: Tensor) -> Tensor | None:
-        if rate == 0.0:
-            return None
+    def _draw(self, *shapes: Sequence[int]) -> Sequence[Tensor | None]:
+        """A mask of each shape; those kept for the way back and those not are drawn apart."""
+        if self._dropout == 0.0:
+            return [None] * len(shapes)
         self._masks += 1
-        return keep_mask(rate, self._seed + self._masks, like.shape, like.dtype, like.device)
+        return keep_masks(self._dropout, self._seed + self._masks, shapes, self.dtype, self.device)
 
     def _forward(
         self,
@@ -213,21 +216,25 @@ class PairPass:
     def _layer(
         self, weights: LayerWeights, x: Tensor, side: Tensor | None, keep: bool
     ) -> _KeptLayer:
+        heads, rows = weights.num_heads, x.flatten(0, 1)
+        weight_mask, attention_mask, ffn_mask = self._draw(
+            (*x.shape[:2], heads, 2), rows.shape, rows.shape
+        )
         packed = weights.project(x, side)
-        mixed, weight = pair.pair_attention(packed, weights.num_heads)
+        mixed, weight = pair.pair_attention(packed, heads, weight_mask)
         flat = mixed.flatten(0, 1)
         y = weights.attention_out(flat)
-        attention_mask = self._mask(self._dropout, y)
         y = y if attention_mask is None else y.mul_(attention_mask)
-        attended, attended_std = pair.add_norm(x.flatten(0, 1), y)
-        after_gelu, gelu_slope = pair.gelu(weights.ffn_in(attended), keep)
+        attended, attended_std = pair.add_norm(rows, y)
+        y = weights.ffn_in(attended)
+        [activation_mask] = self._draw(y.shape)
+        after_gelu, gelu_slope = pair.gelu(y, keep, activation_mask)
         y = weights.ffn_out(after_gelu)
-        ffn_mask = self._mask(self._dropout, y)
         y = y if ffn_mask is None else y.mul_(ffn_mask)
         out, out_std = pair.add_norm(attended, y)
         return _KeptLayer(
             x, packed, weight, flat, attended, attended_std, after_gelu, gelu_slope,
-            out.view_as(x), out_std, attention_mask, ffn_mask,
+            out.view_as(x), out_std, weight_mask, attention_mask, ffn_mask,
         )  # fmt: skip
 
     def _mapped(self, kept: list[KeptScore], pairs: Pairs) -> list[Tensor]:
@@ -273,7 +280,7 @@ class PairPass:
         y = into if kept.attention_mask is None else into * kept.attention_mask
         sums.attention_out.add(y[0], kept.mixed)
         y = weights.attention_out.into_input(y).unflatten(1, (2, -1))
-        y = pair.pair_attention_backward(y, kept.packed, kept.weight)
+        y = pair.pair_attention_backward(y, kept.packed, kept.weight, kept.weight_mask)
         sums.add_projection(y[0], kept.x, side)
         return into.add_(weights.into_projected(y.flatten(1, 2))).view(
             routes, 2, -1, into.shape[-1]

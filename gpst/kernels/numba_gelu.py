@@ -33,11 +33,18 @@ _TANH, _CUBIC = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.044715)
 _SQUARE = np.float32(3 * 0.044715)
 
 
-def gelu_(x: Tensor, tanh: bool = False) -> Tensor:
-    """Overwrites x with x Phi(x), or its approximation by tanh, and returns the slope there."""
+def gelu_(x: Tensor, tanh: bool = False, mask: Tensor | None = None) -> Tensor:
+    """Overwrites x with x Phi(x), or its approximation by tanh, and returns the slope there.
+
+    Args:
+        mask: both are multiplied with it; the exact form's alone.
+    """
     slope = torch.empty_like(x)
-    loop = _tanh_gelu if tanh else _exact_gelu
-    loop(x.detach().view(-1).numpy(), slope.view(-1).numpy())
+    value, into = x.detach().view(-1).numpy(), slope.view(-1).numpy()
+    if tanh:
+        _tanh_gelu(value, into)
+    else:
+        _exact_gelu(value, into, None if mask is None else mask.view(-1).numpy())
     return slope
 
 
@@ -52,15 +59,20 @@ def _exp(z: Any) -> Any:
 
 
 @_compile
-def _exact_gelu(x: Any, slope: Any) -> None:
+def _exact_gelu(x: Any, slope: Any, mask: Any) -> None:
     for i in range(x.size):
         v = x[i]
         exponential = _exp(-_HALF * v * v)
         t = _ONE / (_ONE + _INTO_T * abs(v))
         beyond = _HALF * exponential * t * (_A1 + t * (_A2 + t * (_A3 + t * (_A4 + t * _A5))))
         below = beyond if v < _ZERO else _ONE - beyond
-        x[i] = v * below
-        slope[i] = below + v * exponential * _DENSITY
+        if mask is None:  # decided when it is compiled
+            x[i] = v * below
+            slope[i] = below + v * exponential * _DENSITY
+        else:
+            keep = mask[i]
+            x[i] = v * below * keep
+            slope[i] = (below + v * exponential * _DENSITY) * keep
 
 
 @_compile

@@ -23,24 +23,29 @@ _compile = functools.partial(compiled, fastmath=True, error_model="numpy")
 _ONE, _EPSILON = np.float32(1.0), np.float32(1e-5)
 
 
-def pair_attention(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+def pair_attention(
+    packed: Tensor, num_heads: int, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     _, pairs, packed_dim = packed.shape
     width = packed_dim // (3 * num_heads)
     mixed = packed.new_empty(2, pairs, num_heads, width)
     weight = packed.new_empty(2, pairs, num_heads)
     by_head = _array(packed).reshape(2, pairs, 3 * num_heads, width)
-    _attention(width)(by_head, mixed.numpy(), weight.numpy())
+    _attention(width)(by_head, _mask_array(mask, weight), mixed.numpy(), weight.numpy())
     return mixed.flatten(2), weight
 
 
-def pair_attention_backward(gradient: Tensor, packed: Tensor, weight: Tensor) -> Tensor:
+def pair_attention_backward(
+    gradient: Tensor, packed: Tensor, weight: Tensor, mask: Tensor | None = None
+) -> Tensor:
     num_heads = weight.shape[-1]
     *shape, dim = gradient.shape
     width = dim // num_heads
     into = gradient.new_empty(*shape, 3 * num_heads, width)
     by_head = _array(packed).reshape(*packed.shape[:2], 3 * num_heads, width)
     from_mixed = _array(gradient).reshape(*shape, num_heads, width)
-    _attention_backward(width)(from_mixed, by_head, weight.numpy(), into.numpy())
+    masks = _mask_array(mask, weight)
+    _attention_backward(width)(from_mixed, by_head, weight.numpy(), masks, into.numpy())
     return into.flatten(-2)
 
 
@@ -57,12 +62,16 @@ def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> 
     return into
 
 
-def gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x, gelu_(x)
+def gelu(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    return x, gelu_(x, mask=mask)
 
 
 def _array(x: Tensor) -> np.ndarray:
     return x.contiguous().numpy()
+
+
+def _mask_array(mask: Tensor | None, weight: Tensor) -> np.ndarray:
+    return _array(weight.new_ones(*weight.shape, 2) if mask is None else mask)
 
 
 @functools.cache
@@ -70,7 +79,7 @@ def _attention(width: int) -> Callable[..., None]:
     scale = np.float32(1.0 / math.sqrt(width))
 
     @_compile
-    def attention(packed: Any, mixed: Any, weight: Any) -> None:
+    def attention(packed: Any, mask: Any, mixed: Any, weight: Any) -> None:
         _, pairs, heads, _ = mixed.shape
         for e in range(pairs):
             for h in range(heads):
@@ -86,11 +95,12 @@ def _attention(width: int) -> Callable[..., None]:
                 weight_0 = _ONE / (_ONE + np.float32(math.exp(-logit_0 * scale)))
                 weight_1 = _ONE / (_ONE + np.float32(math.exp(-logit_1 * scale)))
                 weight[0, e, h], weight[1, e, h] = weight_0, weight_1
+                # on_i_j: the weight of query i on vector j after dropout.
+                on_0_0, on_0_1 = weight_0 * mask[0, e, h, 0], (_ONE - weight_0) * mask[0, e, h, 1]
+                on_1_0, on_1_1 = weight_1 * mask[1, e, h, 0], (_ONE - weight_1) * mask[1, e, h, 1]
                 for j in range(width):
-                    base = value_1[j]
-                    value = value_0[j] - base
-                    out_0[j] = base + weight_0 * value
-                    out_1[j] = base + weight_1 * value
+                    out_0[j] = on_0_0 * value_0[j] + on_0_1 * value_1[j]
+                    out_1[j] = on_1_0 * value_0[j] + on_1_1 * value_1[j]
 
     return attention
 
@@ -100,7 +110,7 @@ def _attention_backward(width: int) -> Callable[..., None]:
     scale = np.float32(1.0 / math.sqrt(width))
 
     @_compile
-    def attention_backward(gradient: Any, packed: Any, weight: Any, into: Any) -> None:
+    def attention_backward(gradient: Any, packed: Any, weight: Any, mask: Any, into: Any) -> None:
         routes, _, pairs, heads, _ = gradient.shape
         for r in range(routes):
             for e in range(pairs):
@@ -114,15 +124,17 @@ def _attention_backward(width: int) -> Callable[..., None]:
                     to_value_0 = into[r, 0, e, 2 * heads + h]
                     to_value_1 = into[r, 1, e, 2 * heads + h]
                     weight_0, weight_1 = weight[0, e, h], weight[1, e, h]
+                    keep_0_0, keep_0_1 = mask[0, e, h, 0], mask[0, e, h, 1]
+                    keep_1_0, keep_1_1 = mask[1, e, h, 0], mask[1, e, h, 1]
+                    on_0_0, on_0_1 = weight_0 * keep_0_0, (_ONE - weight_0) * keep_0_1
+                    on_1_0, on_1_1 = weight_1 * keep_1_0, (_ONE - weight_1) * keep_1_1
                     slope_0 = slope_1 = np.float32(0.0)
                     for j in range(width):
-                        value = value_0[j] - value_1[j]
-                        slope_0 += from_0[j] * value
-                        slope_1 += from_1[j] * value
+                        slope_0 += from_0[j] * (keep_0_0 * value_0[j] - keep_0_1 * value_1[j])
+                        slope_1 += from_1[j] * (keep_1_0 * value_0[j] - keep_1_1 * value_1[j])
                     for j in range(width):
-                        own = from_0[j] * weight_0 + from_1[j] * weight_1
-                        to_value_0[j] = own
-                        to_value_1[j] = from_0[j] + from_1[j] - own
+                        to_value_0[j] = from_0[j] * on_0_0 + from_1[j] * on_1_0
+                        to_value_1[j] = from_0[j] * on_0_1 + from_1[j] * on_1_1
                     slope_0 *= weight_0 * (_ONE - weight_0) * scale
                     slope_1 *= weight_1 * (_ONE - weight_1) * scale
                     for j in range(width):

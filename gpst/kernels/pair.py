@@ -16,41 +16,59 @@ from gpst.kernels import fused_pieces
 
 
 def pair_attention(
-    packed: Float[Tensor, "2 E D3"], num_heads: int
+    packed: Float[Tensor, "2 E D3"], num_heads: int, mask: Float[Tensor, "2 E h 2"] | None = None
 ) -> tuple[Float[Tensor, "2 E D"], Float[Tensor, "2 E h"]]:
     """Attention between two vectors in closed form, from their queries, keys and values.
 
     The weight on vector 0 is sigmoid(q . (k_0 - k_1) / sqrt(head width)).
 
-    Returns: (mixed values, weights on vector 0).
+    Args:
+        mask: what dropout multiplies the weights on vectors 0 and 1 with.
+    Returns: (mixed values, weights on vector 0 before dropout).
     """
     if fused := fused_pieces(packed):
-        return fused.pair_attention(packed, num_heads)
+        return fused.pair_attention(packed, num_heads, mask)
     query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
     logit = (query * (key[0] - key[1])).sum(-1).mul_(1.0 / math.sqrt(query.shape[-1]))
     weight = logit.sigmoid_()
-    mixed = torch.lerp(value[1], value[0], weight.unsqueeze(-1))
+    if mask is None:
+        mixed = torch.lerp(value[1], value[0], weight.unsqueeze(-1))
+    else:
+        on_first, on_second = _after_dropout(weight, mask)
+        mixed = torch.addcmul(on_second * value[1], on_first, value[0])
     return mixed.flatten(2), weight
+
+
+def _after_dropout(weight: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(2, E, h, 1) weights on vector 0 and on vector 1."""
+    on_first, on_second = weight.unsqueeze(-1), (1.0 - weight).unsqueeze(-1)
+    if mask is None:
+        return on_first, on_second
+    return on_first * mask[..., :1], on_second * mask[..., 1:]
 
 
 def pair_attention_backward(
     gradient: Float[Tensor, "R 2 E D"],
     packed: Float[Tensor, "2 E D3"],
     weight: Float[Tensor, "2 E h"],
+    mask: Float[Tensor, "2 E h 2"] | None = None,
 ) -> Float[Tensor, "R 2 E D3"]:
     """Gradient of `packed` from that of the mixed values."""
     if fused := fused_pieces(gradient):
-        return fused.pair_attention_backward(gradient, packed, weight)
+        return fused.pair_attention_backward(gradient, packed, weight, mask)
     num_heads = weight.shape[-1]
     query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
     into = gradient.new_empty(*gradient.shape[:-1], packed.shape[-1])
     into_query, into_key, into_value = into.unflatten(-1, (3, num_heads, -1)).unbind(3)
     g = gradient.unflatten(-1, (num_heads, -1))
-    to_first = g * weight.unsqueeze(-1)
-    torch.add(to_first[:, 0], to_first[:, 1], out=into_value[:, 0])
-    torch.add(g[:, 0], g[:, 1], out=into_value[:, 1]).sub_(into_value[:, 0])
+    for vector, on_vector in enumerate(_after_dropout(weight, mask)):
+        to_vector = g * on_vector
+        torch.add(to_vector[:, 0], to_vector[:, 1], out=into_value[:, vector])
     slope = weight * (1.0 - weight) * (1.0 / math.sqrt(query.shape[-1]))
-    into_logit = ((g * (value[0] - value[1])).sum(-1) * slope).unsqueeze(-1)
+    values = value.unsqueeze(1)  # of the weighted vector, for either query
+    if mask is not None:
+        values = values * mask.permute(3, 0, 1, 2).unsqueeze(-1)
+    into_logit = ((g * (values[0] - values[1])).sum(-1) * slope).unsqueeze(-1)
     torch.mul(into_logit, key[0] - key[1], out=into_query)
     torch.mul(into_logit[:, 0], query[0], out=into_key[:, 0])
     into_key[:, 0].addcmul_(into_logit[:, 1], query[1])
@@ -87,13 +105,20 @@ def add_norm_backward(
     return into
 
 
-def gelu(x: Tensor, with_slope: bool = True) -> tuple[Tensor, Tensor | None]:
+def gelu(
+    x: Tensor, with_slope: bool = True, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """x Phi(x), the exact form, and its slope Phi(x) + x Phi'(x) if a gradient will be wanted.
 
     Both come from one exponential, and the slope turns the way back of either route into a product:
     it is kept in place of x, which may be overwritten.
+
+    Args:
+        mask: what dropout multiplies the value with; the slope then has it, too.
     """
     if fused := fused_pieces(x):
-        return fused.gelu(x)
+        return fused.gelu(x, mask)
     value = torch.nn.functional.gelu(x)
-    return value, torch.ops.aten.gelu_backward(torch.ones_like(x), x) if with_slope else None
+    one = torch.ones_like(x) if mask is None else mask
+    slope = torch.ops.aten.gelu_backward(one, x) if with_slope else None
+    return value if mask is None else value.mul_(mask), slope

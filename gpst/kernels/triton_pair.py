@@ -18,8 +18,8 @@ _PAIRS = 16
 
 
 @triton.jit
-def _attention(packed, mixed, weight, num_pairs, scale, H: tl.constexpr, W: tl.constexpr,
-               WIDTH: tl.constexpr, PAIRS: tl.constexpr):  # fmt: skip
+def _attention(packed, mask, mixed, weight, num_pairs, scale, H: tl.constexpr, W: tl.constexpr,
+               WIDTH: tl.constexpr, PAIRS: tl.constexpr, DROPS: tl.constexpr):  # fmt: skip
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
     head = tl.program_id(1)
     column = tl.arange(0, WIDTH)
@@ -35,13 +35,19 @@ def _attention(packed, mixed, weight, num_pairs, scale, H: tl.constexpr, W: tl.c
     for vector in tl.static_range(2):
         q = tl.load(packed + at + vector * second, inside, 0.0).to(tl.float32)
         on_first = 1.0 / (1.0 + tl.exp(-tl.sum(q * (k0 - k1), 1) * scale))
-        row = pair.to(tl.int64) + vector * num_pairs
-        tl.store(weight + row * H + head, on_first, pair < num_pairs)
-        value = v1 + on_first[:, None] * (v0 - v1)
+        row = (pair.to(tl.int64) + vector * num_pairs) * H + head
+        tl.store(weight + row, on_first, pair < num_pairs)
+        on_second = 1.0 - on_first
+        if DROPS:
+            on_first *= tl.load(mask + 2 * row, pair < num_pairs, 0.0).to(tl.float32)
+            on_second *= tl.load(mask + 2 * row + 1, pair < num_pairs, 0.0).to(tl.float32)
+        value = on_first[:, None] * v0 + on_second[:, None] * v1
         tl.store(mixed + out + vector * num_pairs.to(tl.int64) * dim, value, inside)
 
 
-def pair_attention(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+def pair_attention(
+    packed: Tensor, num_heads: int, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """As pair.pair_attention."""
     _, num_pairs, triple = packed.shape
     width = triple // 3 // num_heads
@@ -49,15 +55,17 @@ def pair_attention(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     weight = packed.new_empty(2, num_pairs, num_heads)
     grid = (triton.cdiv(num_pairs, _PAIRS), num_heads)
     _attention[grid](
-        packed, mixed, weight, num_pairs, 1.0 / math.sqrt(width), num_heads, width,
-        triton.next_power_of_2(width), _PAIRS,
+        packed, weight if mask is None else mask, mixed, weight, num_pairs,
+        1.0 / math.sqrt(width), num_heads, width, triton.next_power_of_2(width), _PAIRS,
+        mask is not None,
     )  # fmt: skip
     return mixed, weight
 
 
 @triton.jit
-def _attention_backward(gradient, packed, weight, into, num_pairs, scale, H: tl.constexpr,
-                        W: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr):  # fmt: skip
+def _attention_backward(gradient, packed, weight, mask, into, num_pairs, scale, H: tl.constexpr,
+                        W: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr,
+                        DROPS: tl.constexpr):  # fmt: skip
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
     head, route = tl.program_id(1), tl.program_id(2)
     column = tl.arange(0, WIDTH)
@@ -75,24 +83,41 @@ def _attention_backward(gradient, packed, weight, into, num_pairs, scale, H: tl.
     a = route * 2 * pairs * dim + pair.to(tl.int64)[:, None] * dim + (head * W + column)[None, :]
     g0 = tl.load(gradient + a, inside, 0.0).to(tl.float32)
     g1 = tl.load(gradient + a + pairs * dim, inside, 0.0).to(tl.float32)
-    w0 = tl.load(weight + pair.to(tl.int64) * H + head, pair < num_pairs, 0.0).to(tl.float32)
-    w1 = tl.load(weight + (pair.to(tl.int64) + pairs) * H + head, pair < num_pairs, 0.0).to(
-        tl.float32
-    )
-    l0 = (tl.sum(g0 * (v0 - v1), 1) * w0 * (1.0 - w0) * scale)[:, None]
-    l1 = (tl.sum(g1 * (v0 - v1), 1) * w1 * (1.0 - w1) * scale)[:, None]
-    into_v0 = g0 * w0[:, None] + g1 * w1[:, None]
+    row0 = pair.to(tl.int64) * H + head
+    row1 = (pair.to(tl.int64) + pairs) * H + head
+    w0 = tl.load(weight + row0, pair < num_pairs, 0.0).to(tl.float32)
+    w1 = tl.load(weight + row1, pair < num_pairs, 0.0).to(tl.float32)
+    along00, along01 = tl.sum(g0 * v0, 1), tl.sum(g0 * v1, 1)
+    along10, along11 = tl.sum(g1 * v0, 1), tl.sum(g1 * v1, 1)
+    # Of query i: on_i_j is the weight on vector j after dropout.
+    on00, on01, on10, on11 = w0, 1.0 - w0, w1, 1.0 - w1
+    if DROPS:
+        m00 = tl.load(mask + 2 * row0, pair < num_pairs, 0.0).to(tl.float32)
+        m01 = tl.load(mask + 2 * row0 + 1, pair < num_pairs, 0.0).to(tl.float32)
+        m10 = tl.load(mask + 2 * row1, pair < num_pairs, 0.0).to(tl.float32)
+        m11 = tl.load(mask + 2 * row1 + 1, pair < num_pairs, 0.0).to(tl.float32)
+        along00, along01, along10, along11 = (
+            along00 * m00,
+            along01 * m01,
+            along10 * m10,
+            along11 * m11,
+        )
+        on00, on01, on10, on11 = on00 * m00, on01 * m01, on10 * m10, on11 * m11
+    l0 = ((along00 - along01) * w0 * (1.0 - w0) * scale)[:, None]
+    l1 = ((along10 - along11) * w1 * (1.0 - w1) * scale)[:, None]
     into_k0 = l0 * q0 + l1 * q1
     to = into + route * 2 * second + at
     tl.store(to, l0 * (k0 - k1), inside)
     tl.store(to + second, l1 * (k0 - k1), inside)
     tl.store(to + dim, into_k0, inside)
     tl.store(to + second + dim, -into_k0, inside)
-    tl.store(to + 2 * dim, into_v0, inside)
-    tl.store(to + second + 2 * dim, g0 + g1 - into_v0, inside)
+    tl.store(to + 2 * dim, g0 * on00[:, None] + g1 * on10[:, None], inside)
+    tl.store(to + second + 2 * dim, g0 * on01[:, None] + g1 * on11[:, None], inside)
 
 
-def pair_attention_backward(gradient: Tensor, packed: Tensor, weight: Tensor) -> Tensor:
+def pair_attention_backward(
+    gradient: Tensor, packed: Tensor, weight: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """As pair.pair_attention_backward."""
     routes, _, num_pairs, dim = gradient.shape
     num_heads = weight.shape[-1]
@@ -100,8 +125,9 @@ def pair_attention_backward(gradient: Tensor, packed: Tensor, weight: Tensor) ->
     into = gradient.new_empty(routes, 2, num_pairs, 3 * dim)
     grid = (triton.cdiv(num_pairs, _PAIRS), num_heads, routes)
     _attention_backward[grid](
-        gradient.contiguous(), packed, weight, into, num_pairs, 1.0 / math.sqrt(width),
-        num_heads, width, triton.next_power_of_2(width), _PAIRS,
+        gradient.contiguous(), packed, weight, weight if mask is None else mask, into, num_pairs,
+        1.0 / math.sqrt(width), num_heads, width, triton.next_power_of_2(width), _PAIRS,
+        mask is not None,
     )  # fmt: skip
     return into
 
@@ -159,19 +185,26 @@ def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> 
 
 
 @triton.jit
-def _gelu(x, value, slope, size, BLOCK: tl.constexpr):
+def _gelu(x, mask, value, slope, size, BLOCK: tl.constexpr, DROPS: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     v = tl.load(x + at, inside, 0.0).to(tl.float32)
     below = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
-    tl.store(value + at, v * below, inside)
-    tl.store(slope + at, below + v * tl.exp(-0.5 * v * v) * 0.3989422804014327, inside)
+    to_value = v * below
+    to_slope = below + v * tl.exp(-0.5 * v * v) * 0.3989422804014327
+    if DROPS:
+        keep = tl.load(mask + at, inside, 0.0).to(tl.float32)
+        to_value, to_slope = to_value * keep, to_slope * keep
+    tl.store(value + at, to_value, inside)
+    tl.store(slope + at, to_slope, inside)
 
 
-def gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+def gelu(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """As pair.gelu, always with the slope."""
     x, size = x.contiguous(), x.numel()
     value, slope = torch.empty_like(x), torch.empty_like(x)
     if size:
-        _gelu[(triton.cdiv(size, 1024),)](x, value, slope, size, 1024)
+        _gelu[(triton.cdiv(size, 1024),)](
+            x, x if mask is None else mask, value, slope, size, 1024, mask is not None
+        )
     return value, slope

@@ -89,7 +89,7 @@ def test_the_same_values_are_dropped_in_both_directions(recompute: bool, monkeyp
         return (rebuilt * upstream).sum() + chart.heights.sum()
 
     leaves = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
-    moved = [leaves, composition.layers[0].ffn_in.weight, decomposition.role]
+    moved = [leaves, *composition.parameters(), *decomposition.parameters()]
     into = torch.autograd.grad(loss(leaves), moved)
     for tensor, gradient in zip(moved, into, strict=True):
         direction = torch.randn_like(tensor)

@@ -62,18 +62,25 @@ def test_pieces_of_a_pair_layer(
     packed = torch.randn(2, pairs, 3 * dim, device=device).to(dtype)
     gradient = torch.randn(2, 2, pairs, dim, device=device).to(dtype)
     x, y = torch.randn(2, pairs, dim, device=device).to(dtype)
+    mask = (torch.rand(2, pairs, heads, 2, device=device) < 0.7).to(dtype) / 0.7
+    inner_mask = (torch.rand(pairs, dim, device=device) < 0.7).to(dtype) / 0.7
 
     def pieces():
         mixed, weight = pair.pair_attention(packed, heads)
+        dropped, same_weight = pair.pair_attention(packed, heads, mask)
         normed, inverse_std = pair.add_norm(x, y.clone())
         return (
             mixed,
             weight,
             pair.pair_attention_backward(gradient, packed, weight),
+            dropped,
+            same_weight,
+            pair.pair_attention_backward(gradient, packed, weight, mask),
             normed,
             inverse_std,
             pair.add_norm_backward(gradient[0], normed, inverse_std),
             *pair.gelu(x.clone()),
+            *pair.gelu(x.clone(), mask=inner_mask),
         )
 
     plain, fused = both(monkeypatch, kernels, pieces)
@@ -96,24 +103,24 @@ def test_gelu_from_end_to_end(monkeypatch, kernels: str) -> None:
 
 @pytest.mark.parametrize("kernels", ["triton", "numba"])
 @pytest.mark.parametrize(
-    ("window", "temperature", "recompute"),
+    ("window", "temperature", "recompute", "dropout"),
     [
-        (1, 1.0, True),
-        (1, 0.7, False),
-        (2, 1.0, False),
-        (2, 0.7, True),
-        (3, 1.0, False),
-        (3, 0.7, False),
+        (1, 1.0, True, 0.2),
+        (1, 0.7, False, 0.0),
+        (2, 1.0, False, 0.2),
+        (2, 0.7, True, 0.2),
+        (3, 1.0, False, 0.0),
+        (3, 0.7, False, 0.2),
     ],
 )
 def test_passes_over_the_chart(
-    monkeypatch, kernels: str, window: int, temperature: float, recompute: bool
+    monkeypatch, kernels: str, window: int, temperature: float, recompute: bool, dropout: float
 ) -> None:
     """Values, gradients on both routes, weights and heights."""
     torch.manual_seed(0)
     device = HOMES[kernels]
     config = CompositionConfig(
-        dim=12, num_heads=3, ffn_dim=16, num_layers=2, score_dim=4, dropout=0.0
+        dim=12, num_heads=3, ffn_dim=16, num_layers=2, score_dim=4, dropout=dropout
     )
     composition, decomposition = Composition(config).to(device), Decomposition(config).to(device)
     rng = np.random.default_rng(0)
@@ -123,6 +130,7 @@ def test_passes_over_the_chart(
     upstream = torch.randn(16, 12, device=device)
 
     def run():
+        torch.manual_seed(1)  # the same values are dropped
         chart = inside(plan, composition, leaves, temperature, recompute=recompute)
         rebuilt = outside(plan, decomposition, chart.inside_ae, recompute)
         loss = (rebuilt * upstream).sum() + chart.heights.sum() + chart.inside_ar.square().sum()

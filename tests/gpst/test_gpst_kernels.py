@@ -78,6 +78,23 @@ def test_keep_mask_has_two_values_and_the_rate(dtype: torch.dtype) -> None:
     assert not torch.equal(mask, keep_mask(0.2, 8, (300, 501), dtype, CPU))
 
 
+def test_what_keep_mask_drops_hangs_together_with_nothing() -> None:
+    """Neighbours, rows, halves, and the masks of seeds next to each other."""
+    first, second, other = (
+        (keep_mask(0.3, seed, (512, 512), torch.float64, CPU) == 0).double() - 0.3
+        for seed in (7, 8, 7 + 2**32)
+    )
+    shifted = [torch.roll(first, s, (0, 1)) for s in ((0, 1), (1, 0), (256, 0), (0, 16))]
+    for one in (second, other, *shifted):
+        # Of 262,144 independent products the mean's standard deviation is 0.0004.
+        assert abs((first * one).mean().item()) < 0.002
+    assert first.mean(0).abs().max() < 0.11
+    assert first.mean(1).abs().max() < 0.11
+    assert keep_mask(0.5, 1, (3,), torch.float32, CPU).shape == (3,)
+    odd = torch.stack([keep_mask(0.5, seed, (3,), torch.float32, CPU) for seed in range(400)])
+    assert (odd == 0).float().mean(0).tolist() == pytest.approx([0.5] * 3, abs=0.1)
+
+
 class TestPieces:
     """Each backward form against autograd, for two routes at once."""
 
@@ -103,6 +120,21 @@ class TestPieces:
         ours = pair.pair_attention_backward(gradient, packed, weight)
         torch.testing.assert_close(ours, self.routes(softmax_form, packed, gradient))
 
+    def test_dropped_weights_of_pair_attention(self) -> None:
+        packed = torch.randn(2, 5, 3 * 6, dtype=torch.float64)
+        mask = torch.rand(2, 5, 3, 2, dtype=torch.float64)
+
+        def softmax_form(x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (t.permute(1, 2, 0, 3) for t in x.unflatten(-1, (3, 3, 2)).unbind(2))
+            weights = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(2), -1)
+            return (weights * mask.permute(1, 2, 0, 3) @ v).permute(2, 0, 1, 3).flatten(2)
+
+        mixed, weight = pair.pair_attention(packed, 3, mask)
+        torch.testing.assert_close(mixed, softmax_form(packed))
+        gradient = torch.randn(2, *mixed.shape, dtype=torch.float64)
+        ours = pair.pair_attention_backward(gradient, packed, weight, mask)
+        torch.testing.assert_close(ours, self.routes(softmax_form, packed, gradient))
+
     def test_add_norm(self) -> None:
         x, y = torch.randn(2, 7, 6, dtype=torch.float64)
         normed, inverse_std = pair.add_norm(x, y.clone())
@@ -120,6 +152,10 @@ class TestPieces:
         torch.testing.assert_close(value, F.gelu(x))
         torch.testing.assert_close(gradient * slope, self.routes(F.gelu, x, gradient))
         assert pair.gelu(x, with_slope=False)[1] is None
+        mask = torch.rand_like(x)
+        dropped, dropped_slope = pair.gelu(x, mask=mask)
+        torch.testing.assert_close(dropped, value * mask)
+        torch.testing.assert_close(dropped_slope, slope * mask)
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

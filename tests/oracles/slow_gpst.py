@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import chart_oracle
 import torch
@@ -30,8 +30,31 @@ def norm(x: Tensor) -> Tensor:
     return centred / torch.sqrt((centred**2).mean() + 1e-5)
 
 
-def pair_layer(layer: PairLayer, x: list[Tensor], roles: list[Tensor]) -> list[Tensor]:
+class Dropped(NamedTuple):
+    """What dropout multiplies the values of one layer with, for the two vectors of a pair."""
+
+    weights: Tensor
+    """(2 queries, heads, 2 keys)"""
+    attended: Tensor
+    """(2, D)"""
+    inner: Tensor
+    """(2, feed-forward width)"""
+    ffn: Tensor
+    """(2, D)"""
+
+    @staticmethod
+    def nothing(layer: PairLayer) -> Dropped:
+        like = layer.value.weight
+        dim, inner = like.shape[0], layer.ffn_in.out_features
+        shapes = (2, layer.num_heads, 2), (2, dim), (2, inner), (2, dim)
+        return Dropped(*(like.new_ones(shape) for shape in shapes))
+
+
+def pair_layer(
+    layer: PairLayer, x: list[Tensor], roles: list[Tensor], dropped: Dropped | None = None
+) -> list[Tensor]:
     """One layer over two vectors with ordinary attention over both."""
+    dropped = dropped or Dropped.nothing(layer)
     dim, heads = len(x[0]), layer.num_heads
     width = dim // heads
     query_weight, key_weight = layer.query_key.weight.split(dim)
@@ -45,18 +68,24 @@ def pair_layer(layer: PairLayer, x: list[Tensor], roles: list[Tensor]) -> list[T
         for h in range(heads):
             own = slice(h * width, (h + 1) * width)
             logits = torch.stack([queries[i][own] @ keys[j][own] for j in range(2)])
-            weights = torch.softmax(logits / math.sqrt(width), 0)
+            weights = torch.softmax(logits / math.sqrt(width), 0) * dropped.weights[i, h]
             parts.append(sum(weights[j] * values[j][own] for j in range(2)))
         attended = layer.attention_out.weight @ torch.cat(parts) + layer.attention_out.bias
-        y = norm(x[i] + attended)
-        inner = F.gelu(layer.ffn_in.weight @ y + layer.ffn_in.bias)
-        result.append(norm(y + layer.ffn_out.weight @ inner + layer.ffn_out.bias))
+        y = norm(x[i] + attended * dropped.attended[i])
+        inner = F.gelu(layer.ffn_in.weight @ y + layer.ffn_in.bias) * dropped.inner[i]
+        ffn = layer.ffn_out.weight @ inner + layer.ffn_out.bias
+        result.append(norm(y + ffn * dropped.ffn[i]))
     return result
 
 
-def pair(layers: list[PairLayer], x: list[Tensor], roles: list[Tensor]) -> Tensor:
-    for layer in layers:
-        x = pair_layer(layer, x, roles)
+def pair(
+    layers: list[PairLayer],
+    x: list[Tensor],
+    roles: list[Tensor],
+    dropped: list[Dropped] | None = None,
+) -> Tensor:
+    for number, layer in enumerate(layers):
+        x = pair_layer(layer, x, roles, dropped[number] if dropped else None)
     return norm(x[0] + x[1])
 
 
