@@ -37,6 +37,7 @@ def partner(config: GPSTConfig) -> GPT2Config:
         num_heads=config.num_heads,
         ffn_dim=config.ffn_dim,
         num_layers=config.num_type_layers + config.num_token_layers,
+        init=config.init,
         dropout=config.dropout,
     )
 

@@ -14,6 +14,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from gpst.batch import ContextBatch, on_device, padded_rows
 from gpst.config import GPT2Config
 from gpst.groups import decay_groups
+from gpst.initialisation import PAPER_STD
 from gpst.kernels.attention import causal_attention
 from gpst.layers import init_std
 from gpst.losses import LossTerm, vocabulary_loss
@@ -51,6 +52,7 @@ class GPT2Baseline(nn.Module):
     def __init__(self, config: GPT2Config):
         super().__init__()
         self.config = config
+        std = PAPER_STD if config.init == "paper" else init_std(config.hidden_dim)
         self.gpt2 = GPT2LMHeadModel(
             HFGPT2Config(
                 vocab_size=config.vocab_size,
@@ -62,7 +64,7 @@ class GPT2Baseline(nn.Module):
                 resid_pdrop=config.dropout,
                 embd_pdrop=config.dropout,
                 attn_pdrop=config.dropout,
-                initializer_range=init_std(config.hidden_dim),
+                initializer_range=std,
                 bos_token_id=config.bos_token_id,
                 eos_token_id=config.bos_token_id,
                 use_cache=False,

@@ -111,6 +111,8 @@ class GPSTConfig:
     ffn_dim: int = 3072
     num_type_layers: int = 3
     num_token_layers: int = 9
+    init: str = "width_scaled"
+    """How weights start: width_scaled or paper (the authors' code); see how_it_works.md."""
     dropout: float = 0.1
     """In the generative model: inputs of type and token layers, attention weights, residuals."""
     head_dropout: float = 0.2
@@ -129,8 +131,9 @@ class GPSTConfig:
         _check_common(self)
         _check_sizes("", self, ("num_type_layers", "num_token_layers"))
         if self.token_head_dim is not None:
-            # It starts as the identity, which takes two units a feature.
-            _check_sizes("", self, ("token_head_dim",), 2 * self.hidden_dim)
+            # Under width_scaled it starts as the identity, which takes two units a feature.
+            least = 1 if self.init == "paper" else 2 * self.hidden_dim
+            _check_sizes("", self, ("token_head_dim",), least)
         _check_rate("head_dropout", self.head_dropout)
         _require(self.kind == "gpst", "kind", self.kind, "gpst")
 
@@ -146,6 +149,8 @@ class GPT2Config:
     num_heads: int = 12
     ffn_dim: int = 3072
     num_layers: int = 12
+    init: str = "width_scaled"
+    """How weights start: N(0, 0.02), GPT-2's own (paper), or as 1 / sqrt(width) (width_scaled)."""
     dropout: float = 0.1
     kind: str = "gpt2"
 
@@ -156,6 +161,7 @@ class GPT2Config:
 
 
 ModelConfig = GPSTConfig | GPT2Config
+_INITS = ("width_scaled", "paper")
 
 
 def _check_common(config: ModelConfig) -> None:
@@ -172,6 +178,7 @@ def _check_common(config: ModelConfig) -> None:
         f"below vocab_size ({config.vocab_size})",
     )
     _check_heads("", "hidden_dim", config.hidden_dim, config.num_heads, 1)
+    _require(config.init in _INITS, "init", config.init, " or ".join(_INITS))
     _check_rate("dropout", config.dropout)
 
 

@@ -1,4 +1,4 @@
-"""Transformer blocks and all weight initialisation."""
+"""Transformer blocks, heads, and what the weights of `init: width_scaled` start from."""
 
 from __future__ import annotations
 
@@ -129,6 +129,7 @@ class HeadMLP(nn.Module):
         identity = torch.eye(size, dtype=self.dense.weight.dtype)
         self.dense.weight[: 2 * size] = torch.cat((identity, -identity))
         self.out.weight[:, : 2 * size] = torch.cat((matrix, -matrix), 1)
+        self.out.weight[:, 2 * size :] = 0.0  # units to spare say nothing yet
 
     def forward(self, x: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
         return self.out(F.dropout(gelu(self.dense(x)), self.dropout, self.training))

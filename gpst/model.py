@@ -20,6 +20,7 @@ from gpst.composition import Composition, Decomposition, Scaling
 from gpst.config import GPSTConfig, GPT2Config, ModelConfig
 from gpst.generator import Generator, GeneratorLayout
 from gpst.groups import decay_groups
+from gpst.initialisation import start_as_in_paper
 from gpst.layers import HeadMLP, init_std
 from gpst.losses import LossTerm, height_loss, type_loss, vocabulary_loss
 from gpst.mode import evaluating
@@ -58,6 +59,8 @@ class GPST(nn.Module):
         self.autoencoding_head = HeadMLP(dim, 4 * dim, config.hidden_dim, config.head_dropout)
         self.autoencoding_head.start_as(self.scaling.down.weight.T)
         self.generator = Generator(config)
+        if config.init == "paper":
+            start_as_in_paper(self)
         self.checkpointing: set[str] = set()
         """Parts whose activations are recomputed in the backward pass: composition, generator."""
 

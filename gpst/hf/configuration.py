@@ -35,6 +35,7 @@ class GPSTConfig(PreTrainedConfig):
     ffn_dim: int = 3072
     num_type_layers: int = 3
     num_token_layers: int = 9
+    init: str = "width_scaled"
     dropout: float | int = 0.1
     head_dropout: float | int = 0.2
     token_head_dim: int | None = None

@@ -113,6 +113,7 @@ def core_config(values: Mapping[str, Any]) -> GPSTConfig | GPT2Config:
             num_heads=values["n_head"],
             ffn_dim=values.get("n_inner") or 4 * values["n_embd"],
             num_layers=values["n_layer"],
+            init=values.get("init", "width_scaled"),
             dropout=values.get("resid_pdrop", 0.1),
         )
     raise ConfigError(f"model_type {kind!r} is not allowed; it must be gpst or gpt2")
@@ -203,6 +204,7 @@ def _gpt2_config(config: GPT2Config, end_token: int | None) -> dict[str, Any]:
         "n_layer": config.num_layers,
         "n_head": config.num_heads,
         "n_inner": config.ffn_dim,
+        "init": config.init,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,

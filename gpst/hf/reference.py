@@ -134,6 +134,7 @@ def _config(
         ffn_dim=size("action_layers.h.0.mlp.c_fc.weight", 1),
         num_type_layers=count(r"action_layers\.h\.(\d+)\."),
         num_token_layers=count(r"generation_layers\.h\.(\d+)\."),
+        init="paper",
         token_head_dim=size("dense.0.weight", 0),
         composition=CompositionConfig(
             dim=dim,

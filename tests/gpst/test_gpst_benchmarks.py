@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import initialisation
+
 HOME = Path(__file__).parents[2]
 TINY = "configs/model/gpst_tiny.yaml"
 COMMANDS = {
@@ -28,3 +30,29 @@ def test_it_runs_and_ends_with_a_line_of_json(name: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert json.loads(lines[-1])["benchmark"] == name.removeprefix("bench_")
+
+
+def test_initialisations_are_compared_and_finished_cells_left_out(
+    toy_dataset: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    file = tmp_path / "results.jsonl"
+    common = ["initialisation", "--results", str(file)]
+    grid = ["--data", str(toy_dataset), "--rates", "0.01", "--seeds", "0", "--steps", "4"]
+    grid += ["--measure-at", "1", "2", "--max-contexts", "1", "--inits", "paper"]
+
+    def run(*arguments: str) -> list[dict]:
+        monkeypatch.setattr(sys, "argv", [*common, *arguments])
+        initialisation.main()
+        return initialisation.read(file)
+
+    first = run(*grid)
+    assert [(line["init"], line["after"]) for line in first] == [("paper", 1), ("paper", 2)]
+    lines = run(*grid, "width_scaled", "width_scaled:heads")
+    assert lines[:2] == first
+    assert [line["init"] for line in lines[3::2]] == ["width_scaled", "width_scaled:heads"]
+    assert len({line["perplexity"] for line in lines[1::2]}) == 3
+    capsys.readouterr()
+    assert run("--table") == lines
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 2 + 6
+    assert f"| paper | 0: {first[0]['perplexity']:.0f} |" in table[2]

@@ -72,7 +72,8 @@ def make_export(tokenizer_folder: Path) -> Callable[..., torch.nn.Module]:
         if kind == "gpst":
             config = tiny_config(**changes)
         else:
-            config = GPT2Config(336, 0, 64, hidden_dim=16, num_heads=2, ffn_dim=32, num_layers=2)
+            sizes = {"hidden_dim": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 2}
+            config = GPT2Config(336, 0, 64, **(sizes | changes))
         model = build_model(config).eval()
         export(folder, config, model.state_dict(), tokenizer_folder, 0, card="# A model\n")
         return model

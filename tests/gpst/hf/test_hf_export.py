@@ -147,6 +147,20 @@ def test_gpt2_is_plain_gpt2(tmp_path, make_export):
     assert back == expected
 
 
+@pytest.mark.parametrize("kind", ["gpst", "gpt2"])
+def test_how_the_weights_started_is_written_and_read(tmp_path, make_export, kind):
+    made = {"width_scaled": make_export(tmp_path / "width_scaled", kind)}
+    made["paper"] = make_export(tmp_path / "paper", kind, init="paper")
+    for init, model in made.items():
+        folder = tmp_path / init
+        assert json.loads((folder / "config.json").read_text())["init"] == init
+        assert open_model(folder).config == model.config
+        loaded = AutoModelForCausalLM.from_pretrained(folder)
+        assert loaded.config.init == init
+        loaded.save_pretrained(folder / "again")
+        assert json.loads((folder / "again" / "config.json").read_text())["init"] == init
+
+
 def test_faults_are_named(tmp_path, make_export, tokenizer_folder):
     with pytest.raises(ModelFolderError, match="does not exist"):
         open_model(tmp_path / "none")

@@ -188,6 +188,7 @@ def test_the_report_names_every_tensor_and_ours_is_whole(tensors, ours):
     assert (config.num_type_layers, config.num_token_layers) == (TYPES, TOKENS)
     assert (config.composition.num_layers, config.parser.num_layers) == (INSIDE, PARSER)
     assert (config.max_context_tokens, config.token_head_dim) == (POSITIONS - 1, 4 * H)
+    assert config.init == "paper"
 
 
 def test_files_are_read_without_running_what_they_hold(tmp_path, tensors):
