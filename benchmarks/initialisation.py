@@ -7,6 +7,9 @@ process, on the same batches for every initialisation, and measures held-out per
 a JSON line each time. Cells of the grid that the file has to the end are left out, so that the
 command goes on where it stopped. --table prints what the file has.
 
+With --plain all sentences are cut into single tokens: no chart, no constituents, and the generative
+model is a plain language model, whose steps cost a tenth.
+
 An initialisation is `width_scaled`, `paper`, or one of them with some parts started as in the
 other (`gpst.initialisation.PARTS`): `width_scaled:heads` has the paper's random heads,
 `paper:heads,scaling` has ours there.
@@ -24,14 +27,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import nn
 
+from gpst.batch import ContextBatch
 from gpst.initialisation import PARTS, start_as_in_paper
 from gpst.losses import total_loss
 from gpst.model import GPST, build_model
 from pipeline.config import RunConfig, load_config
-from pipeline.data import ContextSource, open_source
+from pipeline.data import ContextSource, open_datasets
 from pipeline.evaluate import evaluate_model
 from pipeline.optim import build_optimizer, set_rates
 from pipeline.ranks import find_placement
@@ -44,8 +50,18 @@ from pipeline.tasks.watched import WatchedTreebank, watched_treebank
 from pipeline.world import World
 
 RUNS = {"gpst": "configs/run/demo.yaml", "gpt2": "configs/run/demo_gpt2.yaml"}
-CELL = ("model", "init", "rate", "seed", "steps")
+CELL = ("model", "init", "rate", "seed", "steps", "contexts")
+COLUMNS = ("model", "contexts", "rate", "steps", "after", "init")
 CPU = torch.device("cpu")
+
+
+class PlainSource(ContextSource):
+    """Contexts whose sentences are single tokens."""
+
+    def batch(self, contexts: ArrayLike) -> ContextBatch:
+        whole = super().batch(contexts)
+        ones = np.ones(whole.num_tokens, np.int64)
+        return replace(whole, sentence_lengths=ones, sentences_per_context=whole.context_lengths)
 
 
 def make_model(config: RunConfig, init: str) -> nn.Module:
@@ -67,7 +83,7 @@ def make_model(config: RunConfig, init: str) -> nn.Module:
 def train(
     config: RunConfig,
     init: str,
-    train_source: ContextSource,
+    source: ContextSource,
     held_out: ContextSource,
     treebank: WatchedTreebank | None,
     measure_at: Sequence[int],
@@ -81,7 +97,7 @@ def train(
         scheduled = schedule(config, step)
         rates = (scheduled.learning_rate, scheduled.parser_learning_rate)
         set_rates(optimizer, config.optim, *rates)
-        batch = train_source.batch(train_source.sample(config.seed, step_samples(step, contexts)))
+        batch = source.batch(source.sample(config.seed, step_samples(step, contexts)))
         torch.manual_seed(micro_seed(config.seed, step, 0, 0))
         output = model(batch, noise=scheduled.noise, temperature=scheduled.temperature)
         total_loss(output.losses, batch.counts).backward()
@@ -103,7 +119,8 @@ def cells(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for seed in arguments.seeds:
         for rate in arguments.rates:
             for init in arguments.inits:
-                values = (arguments.model, init, rate, seed, arguments.steps)
+                model = f"{arguments.model}, plain" if arguments.plain else arguments.model
+                values = (model, init, rate, seed, arguments.steps, arguments.contexts)
                 yield dict(zip(CELL, values, strict=True))
 
 
@@ -122,10 +139,12 @@ def run(arguments: argparse.Namespace) -> None:
         if cell in done:
             continue
         config = configuration(arguments, cell)
-        train_source, held_out = (open_source(config.data, s) for s in ("train", "validation"))
-        config = resolve_model(config, train_source.datasets[0].manifest)
-        treebank = watched_treebank(config, train_source)
-        points = train(config, cell["init"], train_source, held_out, treebank, arguments.measure_at)
+        kind = PlainSource if arguments.plain else ContextSource
+        datasets, limit = open_datasets(config.data), config.data.context_tokens
+        source, held_out = kind(datasets, "train", limit), kind(datasets, "validation", limit)
+        config = resolve_model(config, datasets[0].manifest)
+        treebank = watched_treebank(config, source)
+        points = train(config, cell["init"], source, held_out, treebank, arguments.measure_at)
         for point in points:
             with arguments.results.open("a") as file:
                 file.write(json.dumps(cell | point) + "\n")
@@ -137,23 +156,24 @@ def configuration(arguments: argparse.Namespace, cell: dict[str, Any]) -> RunCon
         f"data.path={arguments.data}",
         f"seed={cell['seed']}",
         f"train.num_steps={cell['steps']}",
+        f"train.global_batch_contexts={cell['contexts']}",
         f"optim.learning_rate={cell['rate']}",
         f"optim.parser_learning_rate={cell['rate']}",
         f"evaluate.max_contexts={arguments.max_contexts}",
     ]
-    if arguments.treebank and cell["model"] == "gpst":
+    if arguments.treebank and arguments.model == "gpst":
         overrides.append(f"evaluate.treebank={arguments.treebank}")
-    return load_config(RUNS[cell["model"]], overrides)
+    return load_config(RUNS[arguments.model], overrides)
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """A row for each model, rate, number of steps and initialisation: all seeds and their mean."""
     rows: dict[tuple, dict[int, dict[str, float]]] = defaultdict(dict)
     for line in lines:
-        key = tuple(line[name] for name in ("model", "rate", "steps", "after", "init"))
+        key = tuple(line[name] for name in COLUMNS)
         rows[key][line["seed"]] = line
-    text = ["| model | rate | of steps | after | init | perplexity by seed | mean | L_ae | F1 |"]
-    text.append("|---" * 9 + "|")
+    heads = [*COLUMNS, "perplexity by seed", "mean", "L_ae", "F1"]
+    text = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for key in sorted(rows):
         by_seed = rows[key]
         seeds = ", ".join(f"{seed}: {by_seed[seed]['perplexity']:.0f}" for seed in sorted(by_seed))
@@ -181,6 +201,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=300, help="that the schedules span")
     parser.add_argument("--measure-at", nargs="+", type=int, default=[100, 150, 200, 300])
+    parser.add_argument("--contexts", type=int, default=4, help="of a step")
+    parser.add_argument("--plain", action="store_true", help="see the module")
     parser.add_argument("--max-contexts", type=int, default=32, help="held-out ones")
     parser.add_argument("--treebank", help="gold trees, for F1 at the end")
     arguments = parser.parse_args()
