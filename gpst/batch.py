@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from gpst.chart.atoms import AtomRule
+
 
 @dataclass(frozen=True)
 class BatchCounts:
@@ -43,6 +45,7 @@ class ContextBatch:
         sentences_per_context: (B,) sentences of each context, at least 1; stays on the CPU.
         inner: (N,) whether the boundary after a token lies inside an atom (a word of several
             pieces), which becomes a constituent; stays on the CPU. None: there are no atoms.
+        atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
 
     Raises:
         ValueError: they do not describe the same batch.
@@ -52,6 +55,7 @@ class ContextBatch:
     sentence_lengths: np.ndarray
     sentences_per_context: np.ndarray
     inner: np.ndarray | None = field(default=None, kw_only=True)
+    atoms: AtomRule = field(default="constrain_tree", kw_only=True)
 
     def __post_init__(self) -> None:
         lengths, per_context = self.sentence_lengths, self.sentences_per_context
@@ -72,8 +76,9 @@ class ContextBatch:
         cls,
         contexts: list[list[list[int]]],
         inner: Sequence[Sequence[Sequence[bool]]] | None = None,
+        atoms: AtomRule = "constrain_tree",
     ) -> ContextBatch:
-        """A batch from token ids, as contexts[context][sentence][token], and atoms likewise."""
+        """A batch from token ids, as contexts[context][sentence][token], and `inner` likewise."""
         sentences = [sentence for context in contexts for sentence in context]
         flat = [token for sentence in sentences for token in sentence]
         return cls(
@@ -83,6 +88,7 @@ class ContextBatch:
             inner=None
             if inner is None
             else np.array([b for context in inner for sentence in context for b in sentence], bool),
+            atoms=atoms,
         )
 
     @property

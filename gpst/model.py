@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gpst.batch import ContextBatch, on_device
-from gpst.chart.decode import InducedTrees, decode, trees_of
+from gpst.chart.atoms import AtomRule
+from gpst.chart.decode import InducedTrees, decode, trees_of, without_cutting
 from gpst.chart.inside import InsideOutput, inside
 from gpst.chart.order import HostScores, own_random_numbers
 from gpst.chart.outside import outside
@@ -128,7 +129,11 @@ class GPST(nn.Module):
     def plan(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartPlan:
         """The chart that the scores order, on the batch's device (the one copy to the host)."""
         on_host = self.plan_of(
-            batch.sentence_lengths, scores.cpu().numpy(), batch.inner, pin=batch.tokens.is_cuda
+            batch.sentence_lengths,
+            scores.cpu().numpy(),
+            batch.inner,
+            batch.atoms,
+            pin=batch.tokens.is_cuda,
         )
         return on_host.to(batch.tokens.device, non_blocking=True)
 
@@ -137,17 +142,18 @@ class GPST(nn.Module):
         sentence_lengths: np.ndarray,
         scores: np.ndarray,
         inner: np.ndarray | None = None,
+        atoms: AtomRule = "constrain_tree",
         pin: bool = False,
     ) -> ChartPlan:
         """The chart that the scores (N,) order, on the host; any thread may call it.
 
         Args:
-            inner: as of ContextBatch.
+            inner, atoms: as of ContextBatch.
         """
         composition = self.config.composition
         window, schedule = composition.window, composition.schedule
         threads = torch.get_num_threads()
-        return build_plan(scores, sentence_lengths, window, schedule, inner, threads, pin)
+        return build_plan(scores, sentence_lengths, window, schedule, inner, atoms, threads, pin)
 
     @torch.no_grad()
     def order(self, batch: ContextBatch, noise: float, seed: int) -> HostScores:
@@ -213,7 +219,7 @@ def structure_statistics(
 
     height: expected height of the root; entropy: of the weights over the splits of the trees'
     nodes, nats; left_children, right_children: internal ones among the nodes' children;
-    agreement: nodes whose split is the parser's own first choice among the cell's splits.
+    agreement: nodes whose split is the parser's own first choice among those that a tree may take.
     """
     internal = induced.marked[plan.num_tokens :] == 1
     log_weights = torch.log(chart.weights.clamp_min(1e-12))
@@ -222,7 +228,7 @@ def structure_statistics(
         0, cell, -chart.weights * log_weights
     )
     best = torch.full_like(entropy, -torch.inf, dtype=scores.dtype)
-    best.scatter_reduce_(0, cell, scores[plan.cut], "amax")
+    best.scatter_reduce_(0, cell, without_cutting(plan, scores[plan.cut]), "amax")
     agrees = scores[plan.cut[induced.best_edge]] >= best
     left, right = plan.left[induced.best_edge], plan.right[induced.best_edge]
 

@@ -48,7 +48,7 @@ class Planner(Protocol):
         ...
 
     plan_of: Callable[..., ChartPlan]
-    """(sentence lengths, scores, atoms or None, pin=...) -> plan on the host."""
+    """(sentence lengths, scores, inner or None, rule of atoms, pin=...) -> plan on the host."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ class PlanAhead:
 
         def plan() -> ChartPlan:
             pin = self._device.type == "cuda"
-            return self._planner.plan_of(read.sentence_lengths, scores.wait(), read.inner, pin=pin)
+            own = read.sentence_lengths, scores.wait(), read.inner, read.atoms
+            return self._planner.plan_of(*own, pin=pin)
 
         return _Waiting(place, read, batch, self._run(plan))
 

@@ -1,6 +1,7 @@
 """The induced tree of every sentence, found on the device with all sizes known beforehand.
 
-The best split of a cell is its edge of highest score; ties go to the smaller split. Exactly 2n - 1
+The best split of a cell is its edge of highest score, of those that cut no atom (atoms.py says why
+there is one in every cell of a tree); ties go to the smaller split. Exactly 2n - 1
 cells of a sentence of n tokens are marked, so that nothing has to be copied to the host.
 """
 
@@ -29,9 +30,15 @@ class InducedTrees:
     """(C,) place of each marked cell in `nodes`; meaningless for others."""
 
 
+def without_cutting(plan: ChartPlan, scores: Tensor) -> Tensor:
+    """The scores of edges (E,), -inf for those that no tree may take."""
+    return scores.index_fill(0, plan.cutting, -torch.inf) if len(plan.cutting) else scores
+
+
 @torch.no_grad()
 def decode(plan: ChartPlan, scores: Tensor) -> InducedTrees:
     """The best tree of each sentence under the edge scores (E,)."""
+    scores = without_cutting(plan, scores)
     best_edge = torch.empty_like(plan.edge_start)
     for level in plan.levels:
         for block in level.blocks:

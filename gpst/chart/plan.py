@@ -10,18 +10,20 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpst.chart import merge, numbering
+from gpst.chart.atoms import AtomRule, cutting_edges, inner_first
 from gpst.chart.packing import pack, views_of
 
 _TENSORS = (
     *("left", "right", "parent", "cut", "edge_start", "roots", "postorder", "outside_row"),
     *("message_parent", "message_sibling", "message_side", "message_child"),
+    "cutting",
 )
 """Of a plan, in the order in which they lie in `integers`."""
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
@@ -126,6 +128,9 @@ class ChartPlan:
     """(2E,) 0 when the child is the left one, 1 when it is the right one."""
     message_child: Tensor
     """(2E,) outside row of the child, counted from the first row of its level."""
+    cutting: Tensor
+    """(F,) edges that no tree may take, for they cut an atom; none unless atoms constrain the tree
+    alone."""
     spans: np.ndarray
     """(C, 2) first and last token of each cell, flat positions; stays on the CPU."""
     sentence_lengths: np.ndarray
@@ -226,6 +231,7 @@ def build_plan(
     window: int = 2,
     schedule: str = "score",
     inner: np.ndarray | None = None,
+    atoms: AtomRule = "constrain_tree",
     num_threads: int = 1,
     pin: bool = False,
 ) -> ChartPlan:
@@ -237,12 +243,13 @@ def build_plan(
         sentence_lengths: (S,) tokens of each sentence, at least 1.
         window: W, at least 1.
         schedule: `score` or `height`.
-        inner: (N,) whether the boundary after a token lies inside an atom (a span that may not
-            be crossed); none by default.
+        inner: (N,) whether the boundary after a token lies inside an atom (a span that every tree
+            has as a constituent); none by default.
+        atoms: whether cells may cross atoms; see atoms.py. No difference where there are none.
         num_threads: threads over sentences.
         pin: lay the tensors into page-locked memory, from which a GPU copies by itself.
     Raises:
-        ValueError: shapes that do not agree, an unknown schedule.
+        ValueError: shapes that do not agree, an unknown schedule or rule of atoms.
     """
     lengths = np.ascontiguousarray(sentence_lengths, dtype=np.int64)
     if len(scores) != int(lengths.sum()) or len(lengths) == 0 or int(lengths.min()) < 1:
@@ -251,12 +258,19 @@ def build_plan(
         )
     if schedule not in _SCHEDULES or window < 1:
         raise ValueError(f"schedule {schedule!r}, window {window}: score or height, at least 1")
+    if atoms not in get_args(AtomRule):
+        raise ValueError(f"atoms {atoms!r}: {' or '.join(get_args(AtomRule))}")
     num_tokens = len(scores)
     scores = np.ascontiguousarray(scores)
-    inner = np.zeros(num_tokens, np.bool_) if inner is None else np.asarray(inner, np.bool_)
+    no_atoms = np.zeros(num_tokens, np.bool_)
+    inner = no_atoms if inner is None else np.asarray(inner, np.bool_)
+    may_cross = atoms == "constrain_tree" and bool(inner.any())
+    if may_cross:
+        scores = inner_first(scores, inner)
+    closed = no_atoms if may_cross else inner
     starts = np.cumsum(lengths) - lengths
     bound = merge.cells_bound(window)
-    charts = _all_charts(scores, inner, starts, lengths, window, _SCHEDULES[schedule], num_threads)
+    charts = _all_charts(scores, closed, starts, lengths, window, _SCHEDULES[schedule], num_threads)
     number = np.full(num_tokens * bound, -1, np.int64)
     counts = numbering.number_cells(
         bound, starts, lengths, window, charts.num_splits, charts.level, charts.num_cells, number
@@ -282,7 +296,8 @@ def build_plan(
             "roots": number[starts * bound + charts.root],
             "postorder": np.lexsort((-spans[:, 0], spans[:, 1])),
             "outside_row": row,
-            **dict(zip(_TENSORS[8:], messages.T, strict=True)),
+            **dict(zip(_TENSORS[8:12], messages.T, strict=True)),
+            "cutting": cutting_edges(edges, spans, inner) if may_cross else edges[:0, 0],
         },
         pin,
     )

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gpst.batch import ContextBatch
+from gpst.chart.atoms import AtomRule
 from gpst.chart.decode import decode, trees_of
 from gpst.mode import evaluating
 from gpst.model import GPST
@@ -27,19 +28,23 @@ class InsideParse:
 
 @torch.no_grad()
 def inside_parse(
-    model: GPST, sentences: Sequence[Sequence[int]], inner: Sequence[Sequence[bool]] | None = None
+    model: GPST,
+    sentences: Sequence[Sequence[int]],
+    inner: Sequence[Sequence[bool]] | None = None,
+    atoms: AtomRule = "constrain_tree",
 ) -> list[InsideParse]:
     """Parses sentences with the inside pass, all at once; no noise, dropout is off.
 
     Args:
         sentences: token ids.
         inner: whether the boundary after a token lies inside an atom; atoms become constituents.
+        atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
     Raises:
         ValueError: no sentence, or an empty one.
     """
     device = model.embedding.weight.device
-    atoms = None if inner is None else [[own] for own in inner]
-    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], atoms)
+    own = None if inner is None else [[boundaries] for boundaries in inner]
+    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], own, atoms)
     batch = batch.to(device)
     with evaluating(model):
         plan = model.plan(batch, model.parser(batch))

@@ -77,7 +77,9 @@ def search_text(
         contexts: token ids, as contexts[context][sentence][token]; similar lengths waste least.
         beam: hypotheses kept for each context.
         sync: compare hypotheses at equal numbers of tokens; false: at equal numbers of actions.
-        inner: atoms (pieces of words) that must become constituents.
+        inner: whether the boundary after a token lies inside an atom (a word of several pieces).
+            After an atom's last token COMP must close it before GEN, and no constituent holds more
+            than a part of one. There is no chart here, and so no choice of a rule (chart/atoms.py).
         num_best: parses returned for each context, at most `beam`.
         histories: when the first token of a further sentence is written, only so many hypotheses
             live on, with the weight of all. A beam holds few of the many combinations of earlier

@@ -60,6 +60,7 @@ class WatchedTreebank:
                 model,
                 self._sentences,
                 parser="inside",
+                atoms="constrain_tree",
                 beam=1,
                 sync=True,
                 batch_tokens=_BATCH_TOKENS,

@@ -60,7 +60,7 @@ def test_equals_the_oracle(schedule, window):
 
 
 @pytest.mark.parametrize("schedule", ["score", "height"])
-def test_atoms_are_never_crossed(schedule):
+def test_atoms_are_never_crossed_where_they_constrain_the_chart(schedule):
     rng = np.random.default_rng(5)
     for _ in range(30):
         sizes = rng.integers(1, 6, rng.integers(1, 6))
@@ -69,7 +69,7 @@ def test_atoms_are_never_crossed(schedule):
         scores = rng.normal(size=ends[-1] - 1).tolist()
         inner = np.ones(ends[-1], bool)
         inner[ends - 1] = False
-        plan = plan_of([scores], schedule=schedule, inner=inner)
+        plan = plan_of([scores], schedule=schedule, inner=inner, atoms="constrain_chart")
         cells = cells_of(plan, 0, int(ends[-1]))
         assert cells == chart_oracle.chart(scores, 2, schedule, atoms)
         for i, j in cells:

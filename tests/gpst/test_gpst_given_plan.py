@@ -90,9 +90,11 @@ def test_a_classifier_hands_the_plan_on():
 
 
 def test_the_tensors_of_a_plan_are_one_and_move_together():
-    plan = build_plan(np.random.default_rng(0).normal(size=14), np.array([1, 8, 5]))
+    scores, inner = np.random.default_rng(0).normal(size=14), np.arange(14) % 3 == 0
+    plan = build_plan(scores, np.array([1, 8, 5]), inner=inner)
     names = [n for n, v in vars(plan).items() if isinstance(v, torch.Tensor) and n != "integers"]
-    assert len(names) == 12
+    assert len(names) == 13
+    assert all(len(getattr(plan, n)) for n in names)
     storage = plan.integers.untyped_storage().data_ptr()
     assert all(getattr(plan, n).untyped_storage().data_ptr() == storage for n in names)
     assert plan.to("cpu") is plan

@@ -84,11 +84,14 @@ def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
     step(model, batch.to("cuda"))  # compiles and loads what is needed the first time
     model.zero_grad()
 
+    inner = np.arange(batch.num_tokens) % 3 == 1
+
     def plan_of(scores):
-        return model.plan_of(batch.sentence_lengths, scores.wait(), pin=True)
+        return model.plan_of(batch.sentence_lengths, scores.wait(), inner, pin=True)
 
     plan, loss = plan_of(model.order(batch.to("cuda"), 1.0, seed=0)), torch.tensor(torch.nan)
     assert plan.integers.is_pinned()
+    assert len(plan.cutting)  # splits that no tree may take are left out without waiting, too
     for turn in (1, 2):
         # The scores of a next micro-batch set out without waiting, too.
         with no_waiting():

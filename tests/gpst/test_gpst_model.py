@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from gpst.batch import BatchCounts, ContextBatch
 from gpst.chart.decode import decode
 from gpst.losses import total_loss
 from gpst.model import GPST
-from gpst.tree import Tree
 
 
 def sums(model: GPST, contexts: list[list[list[int]]], **options) -> dict[str, torch.Tensor]:
@@ -201,36 +201,54 @@ def test_equal_scores_take_the_smaller_split():
     assert max(block.num_splits for level in plan.levels for block in level.blocks) > 1
 
 
-def test_atoms_become_constituents():
-    model, contexts = make_model(), make_contexts([[9, 4]])
-    inner = np.zeros(13, bool)
-    inner[[1, 2, 6, 10]] = True  # tokens 1-3, 6-7 of the first sentence, 1-2 of the second
-    first, second = model.induced_trees(replace(ContextBatch.from_sentences(contexts), inner=inner))
-    assert isinstance(first, Tree)
-    assert (1, 3) in first.spans
-    assert (6, 7) in first.spans
-    assert (1, 2) in second.spans
+ATOMS = [[1, 1, 3, 1, 1, 2], [1, 2, 1]]
+"""Tokens of each word of sentences of 9 and 4 tokens."""
+RULES = ["constrain_tree", "constrain_chart"]
 
 
-def test_atoms_shape_the_chart_that_is_trained_on():
+def with_atoms(contexts, rule) -> ContextBatch:
+    ends = [set(accumulate(words)) for words in ATOMS]
+    inner = [[k + 1 not in own for k in range(max(own))] for own in ends]
+    return ContextBatch.from_sentences(contexts, [inner], rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_trees_over_atoms_are_those_of_the_slow_form(rule):
     model, contexts = make_model(), make_contexts([[9, 4]])
-    plain = ContextBatch.from_sentences(contexts)
-    atoms = [[[k in (1, 2, 6) for k in range(9)], [k == 1 for k in range(4)]]]
-    batch = ContextBatch.from_sentences(contexts, atoms)
+    found = model.induced_trees(with_atoms(contexts, rule))
+    slow, expected = SlowLosses(model, contexts), []
+    for tokens, words in zip(contexts[0], ATOMS, strict=True):
+        own, _ = slow.sentence(tokens, live=True)
+        ends = list(accumulate(words))
+        atoms = [(end - size, end - 1) for end, size in zip(ends, words, strict=True)]
+        may_cross = rule == "constrain_tree"
+        expected.append(replace(own, atoms=atoms, may_cross=may_cross).tree())
+    assert found == expected
+    assert {(2, 4), (7, 8)} <= set(found[0].spans)
+    assert (1, 2) in found[1].spans
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_atoms_shape_what_is_trained_on(rule):
+    model, contexts = make_model(), make_contexts([[9, 4]])
+    plain, batch = ContextBatch.from_sentences(contexts), with_atoms(contexts, rule)
     assert batch.inner is not None
-    assert np.flatnonzero(batch.inner).tolist() == [1, 2, 6, 10]
+    assert np.flatnonzero(batch.inner).tolist() == [2, 3, 7, 10]
 
     plan = model.plan(batch, model.parser(batch).detach())
 
     spans = {(int(i), int(j)) for i, j in plan.spans}
-    assert {(1, 3), (6, 7), (10, 11)} <= spans
-    for a, b in ((1, 3), (6, 7), (10, 11)):
-        assert not [(i, j) for i, j in spans if i < a <= j < b or a < i <= b < j]
+    atoms = ((2, 4), (7, 8), (10, 11))
+    assert set(atoms) <= spans
+    crossing = [(i, j) for a, b in atoms for i, j in spans if i < a <= j < b or a < i <= b < j]
+    assert bool(crossing) == (rule == "constrain_tree")
+    assert bool(len(plan.cutting)) == (rule == "constrain_tree")
     assert_close(
         {name: term.sum for name, term in model(batch).losses.items()},
         {name: term.sum for name, term in model(plain, plan=plan).losses.items()},
     )
-    assert model(batch).sizes["cells"] < model(plain).sizes["cells"]
+    fewer = model(batch).sizes["cells"] < model(plain).sizes["cells"]
+    assert fewer == (rule == "constrain_chart")
     with pytest.raises(ValueError, match=r"inner is \(3,\) of 13 tokens"):
         replace(plain, inner=np.zeros(3, bool))
 

@@ -65,13 +65,28 @@ def chart_of_units(
 
 
 def chart(
-    scores: list[float], window: int, schedule: str, atoms: list[Span] | None = None
+    scores: list[float],
+    window: int,
+    schedule: str,
+    atoms: list[Span] | None = None,
+    may_cross: bool = False,
 ) -> dict[Span, list[int]]:
-    """The kept cells of a sentence: span -> splits, smallest first."""
+    """The kept cells of a sentence: span -> splits, smallest first.
+
+    Args:
+        atoms: all of the sentence's, those of one token too.
+        may_cross: cells may cross atoms, whose inner boundaries then only merge before all others.
+    """
     n = len(scores) + 1
     by_token = dict(enumerate(scores))
     units: list[Span] = []
     made: dict[Span, list[int]] = {}
+    if may_cross and atoms is not None:
+        below = max(scores, default=0) - min(scores, default=0) + 1
+        for i, j in atoms:
+            for k in range(i, j):
+                by_token[k] -= below
+        atoms = None
     for atom in atoms or [(t, t) for t in range(n)]:
         tokens = [(t, t) for t in range(atom[0], atom[1] + 1)]
         made.update(chart_of_units(tokens, by_token, window, schedule))
@@ -87,3 +102,29 @@ def chart(
         for k in kept[i, j]:
             work += [(i, k), (k + 1, j)]
     return kept
+
+
+def cuts(cell: Span, k: int, atom: Span) -> bool:
+    """Whether a split divides a cell so that neither child holds the part of the atom that it has,
+    or the cell has a part of the atom that is neither all of it nor all of the cell."""
+    (i, j), (a, b) = cell, atom
+    apart = j < a or b < i
+    within = a <= i and j <= b
+    in_left, in_right = i <= a and b <= k, k < a and b <= j
+    return not (apart or within or in_left or in_right)
+
+
+Split = tuple[Span, int]
+
+
+def forest(cells: dict[Span, list[int]], span: Span) -> list[list[Split]]:
+    """Every tree over a span that the chart holds, as its splits in pre-order."""
+    i, j = span
+    if i == j:
+        return [[]]
+    return [
+        [(span, k), *left, *right]
+        for k in cells[span]
+        for left in forest(cells, (i, k))
+        for right in forest(cells, (k + 1, j))
+    ]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import chart_oracle
 import torch
 import torch.nn.functional as F
+from chart_oracle import cuts
 from torch import Tensor
 
 from gpst.composition import PairLayer
@@ -126,12 +127,13 @@ class SlowSentence:
     live: bool
     temperature: float = 1.0
     atoms: list[Span] | None = None
+    may_cross: bool = False
     chart: dict[Span, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.model.config.composition
         self.chart = chart_oracle.chart(
-            self.boundary_scores, config.window, config.schedule, self.atoms
+            self.boundary_scores, config.window, config.schedule, self.atoms, self.may_cross
         )
         self.inside = cache(self._inside)
         self.height = cache(self._height)
@@ -204,8 +206,10 @@ class SlowSentence:
     def tree(self) -> Tree:
         split_of = {}
         for span, splits in self.chart.items():
-            scores = self.split_scores(span).detach().tolist()
-            split_of[span] = splits[scores.index(max(scores))]
+            scores = dict(zip(splits, self.split_scores(span).detach().tolist(), strict=True))
+            allowed = [k for k in splits if not any(cuts(span, k, a) for a in self.atoms or [])]
+            # A cell that crosses an atom is in no tree.
+            split_of[span] = max(allowed or splits, key=lambda k: (scores[k], -k))
         return Tree.from_splits(len(self.leaves), split_of)
 
 

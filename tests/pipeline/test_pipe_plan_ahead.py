@@ -177,7 +177,8 @@ def test_it_reads_a_prefetcher_in_its_order(config, reader):
         assert trained(config("steps"), batches, steps=range(2))[0] == expected
 
 
-def test_atoms_are_in_the_plans_made_ahead(config, reader):
+@pytest.mark.parametrize("rule", ["constrain_tree", "constrain_chart"])
+def test_atoms_are_in_the_plans_made_ahead(config, reader, rule):
     read = reader.read(0, 0)
     inner = np.zeros(read.num_tokens, bool)
     longest = int(read.sentence_lengths.argmax())
@@ -187,7 +188,7 @@ def test_atoms_are_in_the_plans_made_ahead(config, reader):
     class WithAtoms:
         def read(self, step, micro_step):
             here = (step, micro_step) == (0, 0)
-            return replace(read, inner=inner) if here else reader.read(step, micro_step)
+            return replace(read, inner=inner, atoms=rule) if here else reader.read(step, micro_step)
 
     with PlanAhead(make_model(), config("none"), CUT.accumulation, 0, CPU) as ahead:
         plan = ahead.take(WithAtoms(), 0, 0).plan
@@ -195,7 +196,8 @@ def test_atoms_are_in_the_plans_made_ahead(config, reader):
     spans = {(int(i), int(j)) for i, j in plan.spans}
     assert read.sentence_lengths[longest] > 2
     assert (first + 1, first + 2) in spans
-    assert (first, first + 1) not in spans
+    assert ((first, first + 1) in spans) == (rule == "constrain_tree")
+    assert bool(len(plan.cutting)) == (rule == "constrain_tree")
 
 
 def test_what_the_thread_raises_reaches_the_loop_and_no_thread_is_left(config, reader):

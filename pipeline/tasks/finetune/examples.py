@@ -110,11 +110,15 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 class ExampleSource(ContextSource):
     """The examples of a prepared folder: each a context of its own, with its label and atoms.
 
+    Args:
+        atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
     Raises:
         DataError, data_prep.errors.DatasetError: the folder is damaged.
     """
 
-    def __init__(self, folder: Path, split: Split = "train") -> None:
+    def __init__(
+        self, folder: Path, split: Split = "train", atoms: AtomRule = "constrain_tree"
+    ) -> None:
         dataset = open_dataset(folder)
         shards = dataset.shards(split)
         tables = [_table(shard, number) for number, shard in enumerate(shards)]
@@ -130,6 +134,7 @@ class ExampleSource(ContextSource):
             if labels.shape != table.shape:
                 raise DataError(f"{folder}: {LABELS} does not fit the examples; remove the folder")
             self.labels = labels
+        self._rule: AtomRule = atoms
         self._atoms: list[NDArray[np.bool_]] | None = None
         if split == "train" and (folder / ATOMS).is_file():
             atoms, ends = np.load(folder / ATOMS), np.cumsum(table["num_tokens"])
@@ -149,11 +154,13 @@ class ExampleSource(ContextSource):
         plain = super().batch(contexts)
         numbers = np.asarray(contexts).reshape(-1)
         if self._atoms is not None:
-            plain = replace(plain, inner=np.concatenate([self._atoms[k] for k in numbers]))
+            inner = np.concatenate([self._atoms[k] for k in numbers])
+            plain = replace(plain, inner=inner, atoms=self._rule)
         if self.labels is None:
             return plain
         own = torch.from_numpy(self.labels[numbers])
-        return LabelledBatch(plain.tokens, plain.sentence_lengths, plain.sentences_per_context, own)
+        shape = plain.sentence_lengths, plain.sentences_per_context
+        return LabelledBatch(plain.tokens, *shape, own, inner=plain.inner, atoms=plain.atoms)
 
 
 def _table(shard: Any, number: int) -> NDArray[np.void]:

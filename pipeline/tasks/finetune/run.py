@@ -84,7 +84,7 @@ def check_finetune(config: FinetuneConfig, world_size: int) -> FinetunePlan:
     count = int(record["num_examples"])
 
     def open_split(_: Any, split: Split) -> ContextSource | None:
-        source = ExampleSource(config.data_folder, split)
+        source = ExampleSource(config.data_folder, split, task.atoms)
         return source if split == "train" or source.num_contexts else None
 
     plans = {

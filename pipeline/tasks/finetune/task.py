@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from gpst.chart.atoms import AtomRule
 from pipeline.contexts import Split
 from pipeline.loop import TaskEvaluation
 from pipeline.tasks.finetune.examples import Example
@@ -35,6 +36,8 @@ class FinetuneTask(ABC):
     """Classes of the examples' labels; None: the model stays a language model."""
     needs_trees = False
     """Only a GPST will do."""
+    atoms: AtomRule = "constrain_tree"
+    """Whether the chart's cells may cross the examples' atoms, if they have any."""
     selects = True
     """The evaluation gives "eval/score", by which the best epoch is chosen; else the last."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gpst.chart.atoms import AtomRule
 from pipeline.strict import require
 
 
@@ -32,7 +33,10 @@ class GrammarInductionConfig:
     """Lower-case the words."""
     leading_space: bool = True
     """Sentences are read as inside a text, after a space."""
-    atoms: bool = True
+    atoms: AtomRule = "constrain_tree"
+    """How the word pieces of a word become a constituent of the inside trees: only the tree may not
+    cut it (the authors' code), or the chart has no cell that crosses its edge."""
+    train_with_atoms: bool = True
     """The word pieces of a word are a constituent in training, as they always are in parsing."""
     max_sentences: int | None = None
     """Only the first so many trees of each file, for a quick look."""

@@ -44,6 +44,7 @@ class GrammarInductionTask(FinetuneTask):
     def __init__(self, config: GrammarInductionConfig, reader: TextReader, max_context_tokens: int):
         super().__init__(reader, max_context_tokens)
         self.config = config
+        self.atoms = config.atoms
         self._encoder = reader.tokenizer.reference()
         for name, path in (("train", config.train), ("valid", config.valid), ("test", config.test)):
             if not Path(path).exists():
@@ -56,7 +57,7 @@ class GrammarInductionTask(FinetuneTask):
     def key(self) -> Sequence[Any]:
         own = self.config
         cleaning = (own.punctuation, own.lower, own.leading_space, own.max_sentences)
-        return (own.train, *cleaning, own.atoms)
+        return (own.train, *cleaning, own.train_with_atoms)
 
     def examples(self) -> dict[Split, Iterable[Example]]:
         return {"train": self._training()}
@@ -67,7 +68,7 @@ class GrammarInductionTask(FinetuneTask):
         for number, tree in enumerate(trees, 1):
             place = f"{self.config.train}, tree {number}"
             sentence = to_pieces(tree.words, self._encoder, place, self.config.leading_space)
-            inner = [sentence.inner] if self.config.atoms else None
+            inner = [sentence.inner] if self.config.train_with_atoms else None
             yield Example([sentence.tokens], inner=inner)
 
     def _gold(self, path: str) -> tuple[list[GoldTree], int]:
@@ -107,6 +108,7 @@ class GrammarInductionTask(FinetuneTask):
                 model,
                 sentences,
                 parser=parser,
+                atoms=self.atoms,
                 beam=self.config.beam,
                 sync=self.config.sync,
                 batch_tokens=self.config.batch_tokens,

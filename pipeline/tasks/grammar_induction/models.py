@@ -99,7 +99,7 @@ def _parse(
         for number, tree in enumerate(gold, 1)
     ]
     items = [f"{sentence.tokens} {sentence.word_of}" for sentence in sentences]
-    settings = "" if parser == "inside" else f" {options.beam} {options.sync}"
+    settings = f" {options.atoms}" if parser == "inside" else f" {options.beam} {options.sync}"
     kept = Kept(Path(options.output) / KEPT, f"{loaded.fingerprint} {parser}{settings}")
     first = {item: number for number, item in reversed(list(enumerate(items))) if item not in kept}
     missing = sorted(first.values())
@@ -109,6 +109,7 @@ def _parse(
             loaded.model,
             [sentences[number] for number in missing],
             parser=parser,
+            atoms=options.atoms,
             beam=options.beam,
             sync=options.sync,
             batch_tokens=options.batch_tokens,

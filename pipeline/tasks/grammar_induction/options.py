@@ -31,6 +31,11 @@ class Options:
     parser: Literal["inside", "left-to-right", "both"] = option(
         "both", "the composition model's trees, or those of word-level search"
     )
+    atoms: Literal["constrain_tree", "constrain_chart"] = option(
+        "constrain_tree",
+        "how the pieces of a word become a constituent of the inside trees: only the tree may not "
+        "cut it (the authors' code), or the chart has no cell that crosses its edge",
+    )
     beam: int = option(20, "hypotheses kept in the search")
     sync: bool = option(True, "compare hypotheses word by word; no: action by action")
     punctuation: bool = option(False, "keep punctuation, which is told by its tags")

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from gpst.batch import ContextBatch
+from gpst.chart.atoms import AtomRule
 from gpst.model import GPST
 from gpst.search.parse import search_text
 from gpst.tree import Tree
@@ -72,6 +73,7 @@ def parse(
     sentences: Sequence[Sentence],
     *,
     parser: Parser,
+    atoms: AtomRule,
     beam: int,
     sync: bool,
     batch_tokens: int,
@@ -90,14 +92,17 @@ def parse(
             )
     for numbers in batches([len(sentence.tokens) for sentence in sentences], batch_tokens):
         group = [sentences[number] for number in numbers]
-        trees = _inside(model, group) if parser == "inside" else _search(model, group, beam, sync)
+        if parser == "inside":
+            trees = _inside(model, group, atoms)
+        else:
+            trees = _search(model, group, beam, sync)
         for number, sentence, tree in zip(numbers, group, trees, strict=True):
             yield number, tree.contract(sentence.word_of)
 
 
-def _inside(model: GPST, group: Sequence[Sentence]) -> list[Tree]:
+def _inside(model: GPST, group: Sequence[Sentence], atoms: AtomRule) -> list[Tree]:
     batch = ContextBatch.from_sentences(
-        [[sentence.tokens] for sentence in group], [[sentence.inner] for sentence in group]
+        [[sentence.tokens] for sentence in group], [[sentence.inner] for sentence in group], atoms
     )
     return model.induced_trees(batch.to(model.embedding.weight.device))
 

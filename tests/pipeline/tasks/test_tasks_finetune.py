@@ -134,8 +134,11 @@ def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
     folder = tmp_path / "examples"
     prepare_examples(folder, "key", {"train": examples}, reader.tokenizer, {})
     source = ExampleSource(folder)
+    assert source.batch([0]).atoms == "constrain_tree"
+    source = ExampleSource(folder, atoms="constrain_chart")
     batch = source.batch([2, 0])
     assert batch.tokens.tolist() == [9, 10, 11, reader.end, 5, 6, 7, reader.end]
+    assert batch.atoms == batch.to("cpu").atoms == "constrain_chart"
     assert batch.inner is not None
     assert np.flatnonzero(batch.inner).tolist() == [1, 4]
     assert batch.to("cpu").inner is batch.inner
@@ -146,6 +149,17 @@ def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
     np.save(folder / "atoms.npy", np.zeros(4, bool))
     with pytest.raises(DataError, match=r"atoms\.npy does not fit the examples"):
         ExampleSource(folder)
+
+
+def test_examples_have_labels_and_atoms_together(tmp_path, model_folder):
+    reader, folder = TextReader(model_folder("gpst")), tmp_path / "examples"
+    example = Example([[5, 6]], 1, [[True, False]])
+    prepare_examples(folder, "key", {"train": [example]}, reader.tokenizer, {})
+    batch = ExampleSource(folder, atoms="constrain_chart").batch([0])
+    assert isinstance(batch, LabelledBatch)
+    assert batch.inner is not None
+    assert batch.inner.tolist() == [True, False, False]
+    assert batch.atoms == "constrain_chart"
 
 
 def test_examples_are_prepared_once_for_each_key(tmp_path, model_folder):

@@ -79,6 +79,7 @@ def same_environment():
         ("init=nowhere", 2, "finetune: init nowhere: no such folder"),
         ("init={gpt2}", 2, "model-gpt2: is no GPST, and grammar_induction needs its trees"),
         ("grammar_induction.test=gone.txt", 2, "grammar_induction.test gone.txt: no such file"),
+        ("grammar_induction.atoms=true", 2, "grammar_induction.atoms: True is not allowed; it"),
         ("train.global_batch_contexts=3", 2, "finetune: train.global_batch_contexts 3 is not"),
     ],
 )
@@ -111,5 +112,5 @@ def test_a_dry_run_tells_the_plan_and_prepares_the_examples(induction_config, ca
     expected = [k < n - 1 for n in pieces for k in range(n)] + [False]
     assert batch.inner.tolist() == expected
 
-    assert main([*arguments, "grammar_induction.atoms=false"]) == 0
+    assert main([*arguments, "grammar_induction.train_with_atoms=false"]) == 0
     assert ExampleSource(tmp_path / "run" / "examples").batch([2]).inner is None

@@ -51,9 +51,10 @@ def _without_controls(pieces: Tokenizer) -> Tokenizer:
     return cleaned
 
 
+@pytest.mark.parametrize("atoms", ["constrain_tree", "constrain_chart"])
 @pytest.mark.parametrize("parser", ["inside", "left-to-right"])
 def test_words_are_constituents_for_both_parsers(
-    parser: Any, tiny_gpst: Callable, pieces: Tokenizer
+    parser: Any, atoms: Any, tiny_gpst: Callable, pieces: Tokenizer
 ) -> None:
     model = tiny_gpst(pieces.get_vocab_size())
     texts = [
@@ -66,11 +67,9 @@ def test_words_are_constituents_for_both_parsers(
     ]
     sentences = [to_pieces(text.split(), pieces, "here") for text in texts]
 
-    found = dict(parse(model, sentences, parser=parser, beam=8, sync=True, batch_tokens=20))
-    alone = [
-        next(iter(parse(model, [s], parser=parser, beam=8, sync=True, batch_tokens=1)))[1]
-        for s in sentences
-    ]
+    how: dict[str, Any] = {"parser": parser, "atoms": atoms, "beam": 8, "sync": True}
+    found = dict(parse(model, sentences, **how, batch_tokens=20))
+    alone = [next(iter(parse(model, [s], **how, batch_tokens=1)))[1] for s in sentences]
 
     assert sorted(found) == list(range(len(texts)))
     for number, text in enumerate(texts):
@@ -78,12 +77,40 @@ def test_words_are_constituents_for_both_parsers(
         assert found[number] == alone[number]
 
 
+def test_the_rule_of_atoms_reaches_the_chart(tiny_gpst: Callable, pieces: Tokenizer) -> None:
+    model = tiny_gpst(pieces.get_vocab_size())
+    sentences = [to_pieces(text.split(), pieces, "here") for text in ("dogs saw big cats",) * 2]
+    sentences += [to_pieces(["ab", "cd", "dogs", "ef", "the", "cats", "gh", "ij"], pieces, "here")]
+    trees = {}
+    for rule in ("constrain_tree", "constrain_chart"):
+        batch = ContextBatch.from_sentences(
+            [[s.tokens] for s in sentences], [[s.inner] for s in sentences], rule
+        )
+        found = parse(
+            model, sentences, parser="inside", atoms=rule, beam=1, sync=True, batch_tokens=99
+        )
+        direct = model.induced_trees(batch)
+        trees[rule] = [tree for _, tree in sorted(found, key=lambda item: item[0])]
+        assert trees[rule] == [
+            t.contract(s.word_of) for t, s in zip(direct, sentences, strict=True)
+        ]
+    assert trees["constrain_tree"] != trees["constrain_chart"]
+
+
 def test_inside_trees_are_those_of_the_model(tiny_gpst: Callable, pieces: Tokenizer) -> None:
     model = tiny_gpst(pieces.get_vocab_size())
     sentence = to_pieces(["the", "dog", "a", "cat", "the", "the", "a"], pieces, "here")
     direct = model.induced_trees(ContextBatch.from_sentences([[sentence.tokens]]))[0]
 
-    found = parse(model, [sentence], parser="inside", beam=1, sync=True, batch_tokens=99)
+    found = parse(
+        model,
+        [sentence],
+        parser="inside",
+        atoms="constrain_tree",
+        beam=1,
+        sync=True,
+        batch_tokens=99,
+    )
 
     assert next(iter(found)) == (0, direct)
 

@@ -92,6 +92,26 @@ def test_command_scores_a_model_and_baselines(
         assert f"\n{name} " in shown
 
 
+def test_trees_kept_by_the_other_rule_of_atoms_are_not_taken(
+    trees: Path, tmp_path: Path, offer: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer("m")
+    rules = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        rules.append((options["atoms"], len(arguments[1])))
+        return parse(*arguments, **options)
+
+    monkeypatch.setattr(models, "parse", recorded)
+    given = ["--model", "m", "--trees", str(trees), "--parser", "inside"]
+    given += ["--output", str(tmp_path / "out")]
+    for atoms in ([], ["--atoms", "constrain_chart"], ["--atoms", "constrain_tree"]):
+        assert command(*given, *atoms) == 0
+    assert rules == [("constrain_tree", 4), ("constrain_chart", 4), ("constrain_tree", 0)]
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["options"]["atoms"] == "constrain_tree"
+
+
 def test_the_best_of_several_models_on_other_trees_is_tested(
     trees: Path, tmp_path: Path, offer: Callable
 ) -> None:

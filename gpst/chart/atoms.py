@@ -1,0 +1,54 @@
+"""Atoms (the pieces of a word): spans that every tree has as constituents, by either rule.
+
+constrain_chart: the chart has no cell that crosses an atom's edge (merge.py).
+constrain_tree: what the authors' released code does. Boundaries inside atoms merge before all
+others, but cells are runs of tokens, so that cells that cross atoms take part in the inside and
+outside passes; only the tree may not take a split that cuts an atom.
+
+Under constrain_tree a cell that crosses no atom always has a split that cuts none, so that every
+chart has a tree. Units are at all times spans of the order's own tree, of which the atoms are
+constituents: each lies within an atom or is made of whole atoms. A run of them that is no part of
+one atom has a boundary between two atoms, and that boundary is a split of its cell.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+AtomRule = Literal["constrain_tree", "constrain_chart"]
+
+
+def inner_first(scores: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """Numbers in the place of scores: the same order, but boundaries inside atoms before others.
+
+    Args:
+        scores: (N,) of the boundary after each token.
+        inner: (N,) whether the boundary lies inside an atom.
+    Returns:
+        (N,) all different; of equal scores the smaller boundary has the higher one, so that ties
+        are broken as they are among scores.
+    """
+    position = np.arange(len(scores))
+    ranks = np.empty_like(scores)
+    ranks[np.lexsort((-position, scores, ~inner))] = position
+    return ranks
+
+
+def cutting_edges(edges: np.ndarray, spans: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """The edges that no tree may take: their split lies inside an atom, and their cell does not.
+
+    A tree without them is one in which every atom is a constituent.
+
+    Args:
+        edges: (E, 4) left, right, parent, cut.
+        spans: (C, 2) first and last token of each cell.
+        inner: (N,) whether the boundary after a token lies inside an atom.
+    Returns:
+        (F,) numbers of edges, rising.
+    """
+    before = np.concatenate(([0], np.cumsum(inner)))
+    first, last = spans[edges[:, 2]].T
+    within = before[last] - before[first] == last - first
+    return np.flatnonzero(inner[edges[:, 3]] & ~within)
