@@ -109,6 +109,32 @@ def test_the_best_of_all_trees_that_have_the_atoms(given_sentences, window, sche
         start += n
 
 
+def in_trees(plan: ChartPlan) -> set[tuple[int, int, int]]:
+    """(first token, cut, last token) of the splits that a tree may have."""
+    forbidden, reached = set(plan.cutting.tolist()), set(plan.roots.tolist())
+    found = set()
+    for edge in reversed(range(len(plan.parent))):
+        parent = int(plan.parent[edge])
+        if parent in reached and edge not in forbidden:
+            reached |= {int(plan.left[edge]), int(plan.right[edge])}
+            i, j = plan.spans[parent].tolist()
+            found.add((i, int(plan.cut[edge]), j))
+    return found
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_both_rules_leave_the_same_trees_under_the_schedule_score(window):
+    rng = np.random.default_rng(window)
+    lengths = rng.integers(1, 30, 20)
+    scores, inner = rng.normal(size=lengths.sum()), rng.random(lengths.sum()) < 0.4
+    crossing, closed = (
+        build_plan(scores, lengths, window, "score", inner, rule)
+        for rule in ("constrain_tree", "constrain_chart")
+    )
+    assert in_trees(crossing) == in_trees(closed)
+    assert (len(crossing.parent) > len(closed.parent)) == (window > 1)
+
+
 def test_without_atoms_the_rules_are_one_and_nothing_is_forbidden():
     scores, lengths = np.random.default_rng(0).normal(size=40), np.array([30, 1, 9])
     plain = build_plan(scores, lengths)

@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 import torch
+from chart_oracle import cuts
 from slow_gpst import SlowLosses
 from small_model import CONFIG, make_contexts, make_model
 
@@ -306,6 +307,22 @@ def test_statistics_are_sums_over_the_trees():
     splits = batch.counts.splits
     assert 0 <= statistics["agreement"].sum.item() <= splits
     assert 0 <= statistics["entropy"].sum.item() <= splits * np.log(2) + 1e-6
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_agreement_is_with_the_best_split_that_a_tree_may_take(rule):
+    model, contexts = make_model(), make_contexts([[40]])
+    inner = [k % 3 == 1 for k in range(40)]
+    batch = ContextBatch.from_sentences(contexts, [[inner]], rule)
+    own, _ = SlowLosses(model, contexts).sentence(contexts[0][0], live=True)
+    atoms = [(k, k + 1) for k in range(39) if inner[k]]
+    atoms = sorted([*atoms, *((k, k) for k in range(40) if k % 3 == 0)])
+    own = replace(own, atoms=atoms, may_cross=rule == "constrain_tree")
+    agreeing = 0
+    for (i, j), k in own.tree().splits():
+        allowed = [s for s in own.chart[i, j] if not any(cuts((i, j), s, a) for a in atoms)]
+        agreeing += own.boundary_scores[k] == max(own.boundary_scores[s] for s in allowed)
+    assert model(batch).statistics["agreement"].sum.item() == agreeing
 
 
 def test_a_context_that_is_too_long_is_named():

@@ -18,6 +18,7 @@ from data_prep.files import write_atomically
 from data_prep.shard import Dataset, open_dataset, write_dataset
 from data_prep.tokenizer.load import LoadedTokenizer
 from gpst.batch import ContextBatch
+from gpst.chart.atoms import AtomRule
 from gpst.classifier import ExampleCounts, LabelledBatch
 from pipeline.contexts import ROW, Split
 from pipeline.data import ContextSource, Part
