@@ -78,8 +78,8 @@ def search_text(
         beam: hypotheses kept for each context.
         sync: compare hypotheses at equal numbers of tokens; false: at equal numbers of actions.
         inner: whether the boundary after a token lies inside an atom (a word of several pieces).
-            After an atom's last token COMP must close it before GEN, and no constituent holds more
-            than a part of one. There is no chart here, and so no choice of a rule (chart/atoms.py).
+            After an atom's last token COMP must close it before GEN, and no constituent holds a
+            part of one and something else. Without a chart there is no rule to choose.
         num_best: parses returned for each context, at most `beam`.
         histories: when the first token of a further sentence is written, only so many hypotheses
             live on, with the weight of all. A beam holds few of the many combinations of earlier

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpst.chart.atoms import AtomRule
 from pipeline.strict import require
 
 
@@ -33,7 +32,7 @@ class GrammarInductionConfig:
     """Lower-case the words."""
     leading_space: bool = True
     """Sentences are read as inside a text, after a space."""
-    atoms: AtomRule = "constrain_tree"
+    atoms: Literal["constrain_tree", "constrain_chart"] = "constrain_tree"
     """How the word pieces of a word become a constituent of the inside trees: only the tree may not
     cut it (the authors' code), or the chart has no cell that crosses its edge."""
     train_with_atoms: bool = True
