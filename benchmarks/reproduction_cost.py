@@ -24,7 +24,7 @@ from gpst.batch import ContextBatch
 from gpst.chart.plan import build_plan
 from gpst.config import GPSTConfig, ModelConfig, config_from_dict
 from gpst.losses import total_loss
-from gpst.model import build_model
+from gpst.model import build_model, plan_sizes
 from pipeline.config import REPOSITORY
 from pipeline.flops import batch_flops
 
@@ -74,7 +74,7 @@ def flops_per_token(config: ModelConfig) -> float:
         plan = build_plan(
             scores.astype(np.float32), batch.sentence_lengths, own.window, own.schedule, None, 1
         )
-        sizes = {"edges": len(plan.parent)}
+        sizes = plan_sizes(plan)
     return batch_flops(config, batch, sizes).total / batch.num_tokens
 
 

@@ -80,10 +80,10 @@ class ParserConfig:
 
     dim: int = 128
     num_heads: int = 8
-    ffn_dim: int = 384
+    ffn_dim: int = 512
     num_layers: int = 4
     score_dim: int | None = None
-    """Width of the MLP that scores a boundary; null: dim."""
+    """Width of the MLP that scores a boundary; null: four times dim."""
     dropout: float = 0.1
     """In the MLP that scores a boundary, and nowhere else."""
 
@@ -94,6 +94,11 @@ class ParserConfig:
         # Rotary positions turn pairs of features, so a head needs an even width.
         _check_heads("parser.", "dim", self.dim, self.num_heads, 2)
         _check_rate("parser.dropout", self.dropout)
+
+    @property
+    def score_width(self) -> int:
+        """score_dim, or what stands for null."""
+        return self.score_dim or 4 * self.dim
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class GPSTConfig:
     head_dropout: float = 0.2
     """Dropout inside the MLPs of the type, token and auto-encoding heads."""
     token_head_dim: int | None = None
-    """Width inside the MLP of the token head; null: twice hidden_dim."""
+    """Width inside the MLP of the token head; null: four times hidden_dim."""
     gradient_stop: bool = True
     """Keep the auto-regression loss from the split weights (paper 3.3); false is an ablation."""
     surrogate: bool = True
@@ -136,6 +141,11 @@ class GPSTConfig:
             _check_sizes("", self, ("token_head_dim",), least)
         _check_rate("head_dropout", self.head_dropout)
         _require(self.kind == "gpst", "kind", self.kind, "gpst")
+
+    @property
+    def token_head_width(self) -> int:
+        """token_head_dim, or what stands for null."""
+        return self.token_head_dim or 4 * self.hidden_dim
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Generator(nn.Module):
         init_linear(self.type_head.out, 0.1)
         self.token_layers = CausalStack(dim, heads, ffn, config.dropout, config.num_token_layers)
         self.token_norm = nn.LayerNorm(dim)
-        self.token_head = HeadMLP(dim, config.token_head_dim or 2 * dim, dim, config.head_dropout)
+        self.token_head = HeadMLP(dim, config.token_head_width, dim, config.head_dropout)
         self.token_head.start_as(torch.eye(dim))
         self.comp_embedding = (
             None if config.surrogate else nn.Parameter(torch.randn(dim) * init_std(dim))

@@ -117,14 +117,8 @@ class GPST(nn.Module):
                 height_loss(chart.heights[plan.roots], lengths, max_height), "sentences"
             ),
         }
-        sizes = {
-            "cells": plan.num_cells,
-            "edges": len(plan.parent),
-            "edges_over_tokens": plan.levels[0].last_edge if plan.levels else 0,
-            "levels": len(plan.levels),
-        }
         statistics = structure_statistics(scores, plan, induced, chart)
-        return ModelOutput(losses, statistics, features, sizes)
+        return ModelOutput(losses, statistics, features, plan_sizes(plan))
 
     def plan(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartPlan:
         """The chart that the scores order, on the batch's device (the one copy to the host)."""
@@ -241,6 +235,16 @@ def structure_statistics(
         "left_children": count(left >= plan.num_tokens),
         "right_children": count(right >= plan.num_tokens),
         "agreement": count(agrees),
+    }
+
+
+def plan_sizes(plan: ChartPlan) -> dict[str, int]:
+    """`ModelOutput.sizes` of a chart."""
+    return {
+        "cells": plan.num_cells,
+        "edges": len(plan.parent),
+        "edges_over_tokens": plan.levels[0].last_edge if plan.levels else 0,
+        "levels": len(plan.levels),
     }
 
 

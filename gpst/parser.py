@@ -128,9 +128,8 @@ class BoundaryParser(nn.Module):
         nn.init.normal_(self.embedding.weight, std=init_std(config.dim))
         self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.dim)
-        score_dim = config.score_dim or config.dim
-        self.dense = Linear(2 * config.dim, score_dim)
-        self.score = nn.Linear(score_dim, 1, bias=False)  # a softmax would not see a bias
+        self.dense = Linear(2 * config.dim, config.score_width)
+        self.score = nn.Linear(config.score_width, 1, bias=False)  # a softmax would not see a bias
         init_linear(self.dense)
         init_linear(self.score)
 

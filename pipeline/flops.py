@@ -105,7 +105,7 @@ def _gpst(
             batch.num_contexts, token_length, hidden, config.ffn_dim, config.num_token_layers
         )
         + _linear(actions, (hidden, hidden), (hidden, 2))
-        + _linear(tokens, (hidden, 2 * hidden), (2 * hidden, hidden))
+        + _linear(tokens, (hidden, config.token_head_width), (config.token_head_width, hidden))
     )
     scaling = _linear(tokens, (hidden, dim))
     if config.surrogate:
@@ -145,4 +145,5 @@ def _parser(config: GPSTConfig, batch: ContextBatch) -> float:
     layer = _linear(tokens, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
     for group in length_groups(batch.sentence_lengths):
         layer += _attention(len(group), int(np.max(batch.sentence_lengths[group])), dim)
-    return config.parser.num_layers * layer + _linear(tokens, (2 * dim, dim), (dim, 1))
+    score = config.parser.score_width
+    return config.parser.num_layers * layer + _linear(tokens, (2 * dim, score), (score, 1))

@@ -39,9 +39,17 @@ def weights_now(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def config_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json without the field of then: the maps of the scores have no dropout now."""
-    composition = values.get("composition")
-    if not isinstance(composition, Mapping):
+    """A config.json of then (its score maps had a dropout), said as it is now.
+
+    Sizes left to their defaults are those of then: half of today's, a quarter in the parser.
+    """
+    composition, parser = values.get("composition"), values.get("parser") or {}
+    if not isinstance(composition, Mapping) or "score_dropout" not in composition:
         return dict(values)
     kept = {name: value for name, value in composition.items() if name != "score_dropout"}
-    return {**values, "composition": kept}
+    return {
+        **values,
+        "composition": kept,
+        "token_head_dim": values.get("token_head_dim") or 2 * values["hidden_dim"],
+        "parser": {**parser, "score_dim": parser.get("score_dim") or parser["dim"]},
+    }

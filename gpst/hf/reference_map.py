@@ -202,7 +202,7 @@ def _generator(work: Work, config: GPSTConfig) -> None:
     work.linear("action_mlp.1", "generator.type_head.dense", hidden, hidden)
     work.linear("action_mlp.4", "generator.type_head.out", 2, hidden)
     work.norm("generation_layers.ln_f", "generator.token_norm", hidden)
-    middle = config.token_head_dim or 2 * hidden
+    middle = config.token_head_width
     work.linear("dense.0", "generator.token_head.dense", middle, hidden)
     work.linear("dense.3", "generator.token_head.out", hidden, middle)
 
@@ -224,7 +224,7 @@ def _block(work: Work, config: GPSTConfig, source: str, target: str) -> None:
 
 def _parser(work: Work, config: GPSTConfig) -> None:
     sizes = config.parser
-    dim, ffn, middle = sizes.dim, sizes.ffn_dim, sizes.score_dim or sizes.dim
+    dim, ffn, middle = sizes.dim, sizes.ffn_dim, sizes.score_width
     source = "r2d2.parser.encoder"
     embedding = (config.vocab_size, dim)
     work.copy(f"{source}.tok_embeddings.weight", "parser.embedding.weight", embedding)

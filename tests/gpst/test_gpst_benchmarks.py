@@ -18,6 +18,7 @@ COMMANDS = {
     "bench_length": "--tokens 1024 --repeat 1",
     "bench_plan": "--tokens 512 --repeat 1",
 }
+COST = HOME / "docs" / "reproduce.md"
 NAMES = ["bench_step", "bench_plan", pytest.param("bench_length", marks=pytest.mark.slow)]
 
 
@@ -56,3 +57,23 @@ def test_initialisations_are_compared_and_finished_cells_left_out(
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 2 + 6
     assert f"| paper | 0: {first[0]['perplexity']:.0f} |" in table[2]
+
+
+def test_the_costs_in_the_docs_are_those_counted() -> None:
+    names = {"gpst_small": "gpst small", "gpst_medium": "gpst medium", "gpt2_small": "gpt2 small"}
+    done = subprocess.run(
+        [sys.executable, "benchmarks/reproduction_cost.py", "--models", *names],
+        cwd=HOME, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["model"] for row in rows] == list(names)
+    lines = COST.read_text(encoding="utf-8").splitlines()
+    for row in rows:
+        begin = f"| {names[row['model']]} | {row['parameters'] / 1e6:.1f} | "
+        [line] = [line for line in lines if line.startswith(begin)]
+        cells = [float(cell.replace(",", "")) for cell in line.split("|")[3:8]]
+        hours = row["hours"]
+        counted = [row["gflop_per_token"], row["tokens_per_second"], hours["wikitext103"],
+                   hours["openwebtext"], row["checkpoint_gib"]]  # fmt: skip
+        assert cells == pytest.approx(counted, rel=0.04)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 import yaml
 
 from data_prep.manifest import Manifest, TokenizerRecord
 from gpst.config import GPSTConfig, GPT2Config
 from gpst.config import config_from_dict as model_from_dict
+from gpst.model import build_model
 from pipeline.config import REPOSITORY, load_config
 from pipeline.resolve import batch_plan, resolve_model
 
@@ -33,6 +37,52 @@ def test_every_model_config_builds(path):
     fields = yaml.safe_load(path.read_text())
     model = model_from_dict({**fields, "vocab_size": 30_522, "bos_token_id": 0})
     assert model.kind == path.stem.split("_")[0]
+
+
+def parameters(name: str, vocab_size: int) -> dict[str, int]:
+    """Of a preset, each once, in all and by part; on the meta device, which takes no memory."""
+    fields = yaml.safe_load((CONFIGS / "model" / f"{name}.yaml").read_text())
+    with torch.device("meta"):
+        model = build_model(
+            model_from_dict({**fields, "vocab_size": vocab_size, "bos_token_id": 0})
+        )
+    parts = {part: sum(p.numel() for p in m.parameters()) for part, m in model.named_children()}
+    return parts | {"all": sum(p.numel() for p in model.parameters())}
+
+
+@pytest.mark.parametrize(
+    ("size", "millions", "to_gpt2", "to_one_layer_more", "generative_part_to_gpt2"),
+    [("small", 125.6, 1.149, 1.079, 1.049), ("medium", 377.4, 1.128, 1.087, 1.028)],
+)
+def test_the_presets_have_the_authors_sizes(
+    size, millions, to_gpt2, to_one_layer_more, generative_part_to_gpt2
+):
+    """At a vocabulary of 30,522. docs/how_it_works.md says what the ratios mean."""
+    gpst, gpt2 = (parameters(f"{kind}_{size}", 30_522) for kind in ("gpst", "gpt2"))
+    longer = parameters({"small": "gpt2_small_13", "medium": "gpt2_medium_25"}[size], 30_522)
+    assert gpst["all"] / 1e6 == pytest.approx(millions, abs=0.05)
+    assert gpst["all"] / gpt2["all"] == pytest.approx(to_gpt2, abs=5e-4)
+    assert gpst["all"] / longer["all"] == pytest.approx(to_one_layer_more, abs=5e-4)
+    generative = gpst["embedding"] + gpst["generator"]
+    assert generative / gpt2["all"] == pytest.approx(generative_part_to_gpt2, abs=5e-4)
+
+
+@pytest.mark.parametrize("size", ["small", "medium"])
+@pytest.mark.parametrize("ablation", ["no_surrogate", "no_gradient_stop"])
+def test_ablations_have_the_same_sizes(size, ablation):
+    full, ablated = (parameters(f"gpst_{size}{end}", 30_522) for end in ("", f"_{ablation}"))
+    comp_embedding = {"small": 768, "medium": 1024}[size] if ablation == "no_surrogate" else 0
+    assert ablated["all"] == full["all"] + comp_embedding
+
+
+def test_small_s_sizes_are_the_defaults():
+    fields = yaml.safe_load((CONFIGS / "model" / "gpst_small.yaml").read_text())
+    base = {"vocab_size": 30_522, "bos_token_id": 0}
+    small, default = model_from_dict({**fields, **base}), model_from_dict(base)
+    assert isinstance(small, GPSTConfig)
+    assert isinstance(default, GPSTConfig)
+    parser = replace(default.parser, score_dim=default.parser.score_width)
+    assert small == replace(default, token_head_dim=default.token_head_width, parser=parser)
 
 
 CORPORA = {"wikitext103": 5e9, "openwebtext": 15e9}

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import gpst.hf
 from gpst.hf.files import open_model
+from gpst.hf.former import config_now
 
 THEN = {
     "composition.score.left": "composition.score.first",
@@ -25,7 +26,7 @@ THEN = {
 def former(tmp_path: Path, make_export) -> tuple[Path, dict[str, torch.Tensor]]:
     """An export as it was written then, and what its weights are now, by our names."""
     folder = tmp_path / "former"
-    now = dict(make_export(folder).state_dict())
+    now = dict(make_export(folder, token_head_dim=32).state_dict())
     for name in list(now):
         if name.startswith("decomposition.score.right"):
             now[name] = now[name.replace("right", "left")].clone()
@@ -42,8 +43,27 @@ def former(tmp_path: Path, make_export) -> tuple[Path, dict[str, torch.Tensor]]:
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config["composition"]["score_dropout"] = 0.2
+    config["token_head_dim"] = None  # twice the width, then
+    config["parser"]["score_dim"] = 32  # null then: dim
     (folder / "config.json").write_text(json.dumps(config))
     return folder, now
+
+
+def test_sizes_that_were_left_to_their_defaults_are_those_of_then():
+    then = {
+        "hidden_dim": 16,
+        "token_head_dim": None,
+        "composition": {"dim": 8, "score_dropout": 0.2},
+        "parser": {"dim": 4, "score_dim": None},
+    }
+    now = config_now(then)
+    assert (now["token_head_dim"], now["parser"]["score_dim"]) == (32, 4)
+    assert now["composition"] == {"dim": 8}
+    # Said outright, they stay; and so does all of an export of now.
+    said = {**then, "token_head_dim": 48, "parser": {"dim": 4, "score_dim": 6}}
+    assert config_now(said)["token_head_dim"] == 48
+    assert config_now(said)["parser"]["score_dim"] == 6
+    assert config_now({**then, "composition": {"dim": 8}})["token_head_dim"] is None
 
 
 def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
