@@ -119,7 +119,9 @@ def _gpst(
     pairs += 2 * edges * _pair(chart, chart.num_decomposition_layers, size, mapped=1)
     if "composition" not in checkpointing:
         pairs += 2 * plan.num_cells * _map(chart, size)
-    rest = size * config.hidden_dim * (7.3 * actions + 9.5 * tokens)
+    rest = size * config.hidden_dim * (7.3 * actions + 4.5 * tokens)
+    # GELU's slope and value, and the mask, in two MLPs.
+    rest += 3 * size * tokens * (config.token_head_width + config.parser.score_width)
     rest += size * chart.dim * (14 * tokens + 2.3 * plan.num_cells) + 1000 * tokens
     return generator + pairs + _parser(config, batch, size) + rest
 
