@@ -1,4 +1,9 @@
-"""GPT-2 of the paper's sizes on the same contexts, with the same interface as GPST."""
+"""GPT-2 of the paper's sizes on the same contexts, with the same interface as GPST.
+
+The parameters, their names and the values are those of transformers' GPT-2, so that exports load
+there. For training it is given the form that GPST's own blocks have: GELU in one kernel, attention
+and products of gpst/kernels, and no check that makes a GPU's host wait.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +11,47 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, GPT2LMHeadModel
+from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config as HFGPT2Config
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers import GPT2LMHeadModel
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from transformers.pytorch_utils import Conv1D
 
 from gpst.batch import ContextBatch, on_device, padded_rows
 from gpst.config import GPT2Config
 from gpst.groups import decay_groups
 from gpst.initialisation import PAPER_STD
 from gpst.kernels.attention import causal_attention
+from gpst.kernels.gelu import gelu
+from gpst.kernels.product import linear
 from gpst.layers import init_std
 from gpst.losses import LossTerm, vocabulary_loss
 from gpst.model import ModelOutput, _check_context_length
 
-_NAME = "gpst_causal"
+
+class _Product(Conv1D):
+    """transformers' linear layer, whose weight is (inputs, outputs), by our products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias, transposed=True)
 
 
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """The attention of transformers' own form, or ours where that is slow: dropout on a CPU."""
-    whole = attention_mask is None and query.shape == key.shape
-    if dropout > 0.0 and query.device.type == "cpu" and whole:
-        packed = torch.stack((query, key, value)).permute(1, 3, 0, 2, 4)
-        return causal_attention(packed, dropout), None
-    return sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout=dropout, **options
-    )
+class _Block(GPT2Block):
+    """transformers' block; over whole contexts, without a cache, in the form of GPST's."""
+
+    def forward(self, hidden_states: Any, *given: Any, **options: Any) -> Any:
+        if given or options:
+            return super().forward(hidden_states, *given, **options)
+        x, attention, mlp = hidden_states, self.attn, self.mlp
+        packed = attention.c_attn(self.ln_1(x)).unflatten(-1, (3, attention.num_heads, -1))
+        rate = attention.attn_dropout.p if self.training else 0.0
+        attended = causal_attention(packed, rate).flatten(-2)
+        x = x + attention.resid_dropout(attention.c_proj(attended))
+        inner = gelu(mlp.c_fc(self.ln_2(x)), approximate="tanh")
+        return x + mlp.dropout(mlp.c_proj(inner))
 
 
-AttentionInterface.register(_NAME, _attention)
-AttentionMaskInterface.register(_NAME, sdpa_mask)
+_OURS = {GPT2Block: _Block, Conv1D: _Product}
 
 
 class GPT2Baseline(nn.Module):
@@ -68,11 +76,12 @@ class GPT2Baseline(nn.Module):
                 bos_token_id=config.bos_token_id,
                 eos_token_id=config.bos_token_id,
                 use_cache=False,
-                attn_implementation=_NAME,  # pyright: ignore[reportCallIssue]
+                attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
             )
         )
+        for module in self.gpt2.modules():
+            module.__class__ = _OURS.get(type(module), type(module))
         self.checkpointing: set[str] = set()
-        self._recomputing = False
 
     def forward(
         self, batch: ContextBatch, noise: float = 0.0, temperature: float = 1.0
@@ -93,18 +102,20 @@ class GPT2Baseline(nn.Module):
         table = table.index_copy(0, rows, tokens).view(batch.num_contexts, longest)
         inputs = table.roll(1, 1)
         inputs[:, 0] = self.config.bos_token_id
-        self._set_recompute("generator" in self.checkpointing)
-        hidden = self.gpt2.transformer(input_ids=inputs).last_hidden_state
-        return hidden.flatten(0, 1).index_select(0, rows)
+        return self._hidden(inputs).flatten(0, 1).index_select(0, rows)
 
-    def _set_recompute(self, recompute: bool) -> None:
-        if recompute == self._recomputing:
-            return
-        if recompute:
-            self.gpt2.gradient_checkpointing_enable({"use_reentrant": False})
-        else:
-            self.gpt2.gradient_checkpointing_disable()
-        self._recomputing = recompute
+    def _hidden(self, inputs: Tensor) -> Tensor:
+        """(B, T, H) from token ids (B, T): what `gpt2.transformer` computes of them.
+
+        That looks at the values of its inputs (padding, packed sequences), and a GPU's host waits.
+        """
+        gpt2 = self.gpt2.transformer
+        place = torch.arange(inputs.shape[1], device=inputs.device)
+        x = gpt2.drop(gpt2.wte(inputs) + gpt2.wpe(place))
+        recompute = "generator" in self.checkpointing and torch.is_grad_enabled()
+        for block in gpt2.h:
+            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        return gpt2.ln_f(x)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by how they are optimised (gpst/groups.py)."""

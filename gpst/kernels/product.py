@@ -64,36 +64,51 @@ def _available() -> bool:
     )
 
 
-class Linear(nn.Linear):
-    """A linear layer by `product`, forward and backward, in fp32 on a CPU.
+def linear(
+    x: Float[Tensor, "*batch I"], weight: Tensor, bias: Tensor | None, transposed: bool = False
+) -> Float[Tensor, "*batch O"]:
+    """x W^T + b by `product`, forward and backward, in fp32 on a CPU.
 
     The graph does not depend on how many rows there are: DeepSpeed's stage 2 adds up wrong
     gradients, silently, where ranks reach their parameters in different orders.
+
+    Args:
+        weight: (outputs, inputs), or (inputs, outputs) when `transposed`.
     """
+    fits = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
+    plain = torch.is_autocast_enabled(x.device.type) or not torch.is_grad_enabled()
+    if plain or not fits:
+        return F.linear(x, weight.T if transposed else weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    found: Tensor = _Linear.apply(rows, weight, bias, transposed)  # type: ignore[assignment]
+    return found.view(*x.shape[:-1], found.shape[-1])
+
+
+class Linear(nn.Linear):
+    """A linear layer by `linear`."""
 
     def forward(self, input: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
-        fits = input.dtype == self.weight.dtype == torch.float32 and input.device.type == "cpu"
-        plain = torch.is_autocast_enabled(input.device.type) or not torch.is_grad_enabled()
-        if plain or not fits:
-            return super().forward(input)
-        rows = input.reshape(-1, self.in_features)
-        found: Tensor = _Linear.apply(rows, self.weight, self.bias)  # type: ignore[assignment]
-        return found.view(*input.shape[:-1], self.out_features)
+        return linear(input, self.weight, self.bias)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.with_bias = bias is not None
-        return product(x, weight, bias)
+        ctx.with_bias, ctx.transposed = bias is not None, transposed
+        return product(x, weight.T if transposed else weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
         into = grad_outputs[0].contiguous()  # of a sum it is one number, expanded
-        to_x = product(into, weight.T) if ctx.needs_input_grad[0] else None
-        to_weight = product(into.T, x.T) if ctx.needs_input_grad[1] else None
+        to_x = to_weight = None
+        if ctx.needs_input_grad[0]:
+            to_x = product(into, weight if ctx.transposed else weight.T)
+        if ctx.needs_input_grad[1]:
+            to_weight = product(x.T, into.T) if ctx.transposed else product(into.T, x.T)
         to_bias = into.sum(0) if ctx.with_bias and ctx.needs_input_grad[2] else None
-        return to_x, to_weight, to_bias
+        return to_x, to_weight, to_bias, None

@@ -1,4 +1,4 @@
-"""On a GPU: with a given plan the host waits for nothing in forward and backward."""
+"""On a GPU: the host waits for nothing in forward and backward (GPST: with a given plan)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpst.batch import ContextBatch
-from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
+from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.losses import total_loss
 from gpst.model import GPST
 
@@ -109,3 +109,21 @@ def test_a_given_plan_gives_the_losses_of_the_own_one(batch):
     plan = model.plan_of(batch.sentence_lengths, model.order(moved, 0.0, 0).wait(), pin=True)
     own, given = step(model, moved, noise=0.0), step(model, moved, noise=0.0, plan=plan)
     torch.testing.assert_close(given, own, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checkpointing", [set(), {"generator"}])
+def test_the_gpt2_baseline_waits_for_nothing(batch, dtype, checkpointing):
+    pytest.importorskip("transformers")
+    from gpst.baseline import GPT2Baseline
+
+    sizes = {"vocab_size": 512, "bos_token_id": 1, "max_context_tokens": 256, "hidden_dim": 64}
+    config = GPT2Config(**sizes, num_heads=2, ffn_dim=128, num_layers=2)
+    model = GPT2Baseline(config).to("cuda", dtype).train()
+    model.checkpointing = checkpointing
+    total_loss(model(batch.to("cuda")).losses, batch.counts).backward()  # loads what it needs
+    with no_waiting():
+        moved = batch.to("cuda", non_blocking=True)
+        loss = total_loss(model(moved).losses, batch.counts)
+        loss.backward()
+    assert torch.isfinite(loss).item()

@@ -181,36 +181,3 @@ def test_gelu_is_pytorch_s_where_no_loop_fits(monkeypatch) -> None:
     with torch.no_grad():
         assert torch.equal(gelu(single), F.gelu(single))
     torch.testing.assert_close(gelu(single.T), F.gelu(single.T))
-
-
-def test_the_gpt2_baseline_uses_blockwise_attention_where_it_drops(monkeypatch) -> None:
-    from gpst.baseline import GPT2Baseline, causal_attention
-    from gpst.batch import ContextBatch
-    from gpst.config import GPT2Config
-
-    config = GPT2Config(
-        vocab_size=11, bos_token_id=0, max_context_tokens=40, hidden_dim=8, num_heads=2,
-        ffn_dim=16, num_layers=1, dropout=0.5,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = GPT2Baseline(config)
-    batch = ContextBatch.from_sentences([[[1, 2, 3]], [[4, 5]]])
-    calls = []
-
-    def seen(packed: torch.Tensor, rate: float) -> torch.Tensor:
-        calls.append(rate)
-        # Rates of 0 leave the values alone, so that they can be compared.
-        return causal_attention(packed, 1e-9)
-
-    monkeypatch.setattr("gpst.baseline.causal_attention", seen)
-    model.train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    attention = model.gpt2.transformer.h[0].attn
-    attention.attn_dropout.p = 0.5  # what the attention function is given
-    dropped = model(batch).losses["token"].sum
-    assert calls == [0.5]
-    model.eval()
-    torch.testing.assert_close(dropped, model(batch).losses["token"].sum)
-    assert len(calls) == 1
