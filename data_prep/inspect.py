@@ -29,8 +29,7 @@ def documents(shard: Shard) -> Iterator[list[np.ndarray]]:
     sentence = token = 0
     for last in shard.document_ends:
         ends = shard.sentence_ends[sentence : int(last)].astype(np.int64)
-        starts = np.concatenate([np.array([token]), ends[:-1]])
-        yield [shard.tokens[a:b] for a, b in zip(starts, ends, strict=True)]
+        yield np.split(shard.tokens[token : int(ends[-1])], ends[:-1] - token)
         sentence, token = int(last), int(ends[-1])
 
 
@@ -93,7 +92,7 @@ def _histogram(title: str, dataset: Dataset, array: str) -> Iterator[str]:
     counts = np.zeros(len(EDGES) + 1, np.int64)
     for split in SPLITS:
         for shard in dataset.shards(split):
-            lengths = np.diff(getattr(shard, array).astype(np.int64), prepend=0)
+            lengths = np.diff(getattr(shard, array)[:].astype(np.int64), prepend=0)
             counts += np.bincount(np.searchsorted(EDGES, lengths), minlength=len(counts))
     yield title
     total = max(int(counts.sum()), 1)

@@ -1,6 +1,6 @@
 """Reading (and, in small, writing) dataset directories: the one owner of the shard format.
 
-A shard is three plain .npy files, mapped into memory, never loaded whole::
+A shard is three plain .npy files, read range by range, never loaded whole::
 
     shard-00000.tokens.npy         (num_tokens,)     uint16 | uint32
     shard-00000.sentence_ends.npy  (num_sentences,)  uint64  exclusive, in tokens
@@ -34,6 +34,7 @@ from data_prep.manifest import (
     sorted_shards,
     write_manifest,
 )
+from data_prep.stored_array import StoredArray
 
 if TYPE_CHECKING:
     from data_prep.tokenizer.load import LoadedTokenizer
@@ -46,16 +47,16 @@ TOKENIZER_DIRECTORY = "tokenizer"
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard, mapped read-only.
+    """One shard, read as it is asked for.
 
     tokens: (num_tokens,) uint16 or uint32. sentence_ends: (num_sentences,) uint64, exclusive, in
     tokens. document_ends: (num_documents,) uint64, exclusive, in sentences.
     """
 
     name: str
-    tokens: np.memmap
-    sentence_ends: np.memmap
-    document_ends: np.memmap
+    tokens: StoredArray
+    sentence_ends: StoredArray
+    document_ends: StoredArray
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Dataset:
         return self.path / TOKENIZER_DIRECTORY
 
     def shards(self, split: Split) -> list[Shard]:
-        """The shards of one split, in order, mapped into memory."""
-        return [_map_shard(self, s) for s in self.manifest.shards if s.split == split]
+        """The shards of one split, in order."""
+        return [_open_shard(self, s) for s in self.manifest.shards if s.split == split]
 
 
 def open_dataset(path: str | Path) -> Dataset:
@@ -91,7 +92,7 @@ def open_dataset(path: str | Path) -> Dataset:
     for shard in manifest.shards:
         for array in ARRAYS:
             _check_size(path / shard.file_name(array), shard.files[array].num_bytes)
-        _map_shard(dataset, shard)
+        _open_shard(dataset, shard)
     return dataset
 
 
@@ -106,12 +107,12 @@ def _check_size(path: Path, num_bytes: int) -> None:
         )
 
 
-def _map_shard(dataset: Dataset, record: ShardRecord) -> Shard:
-    arrays = [_map_array(dataset, record, array) for array in ARRAYS]
+def _open_shard(dataset: Dataset, record: ShardRecord) -> Shard:
+    arrays = [_open_array(dataset, record, array) for array in ARRAYS]
     return Shard(record.name, *arrays)
 
 
-def _map_array(dataset: Dataset, record: ShardRecord, array: str) -> np.memmap:
+def _open_array(dataset: Dataset, record: ShardRecord, array: str) -> StoredArray:
     path = dataset.path / record.file_name(array)
     dtype = np.dtype(dataset.manifest.tokens_dtype if array == "tokens" else "uint64")
     dtype, count = dtype.newbyteorder("<"), record.count(array)
@@ -125,7 +126,7 @@ def _map_array(dataset: Dataset, record: ShardRecord, array: str) -> np.memmap:
                 f"{path}: its .npy header is not that of {dtype.name} ({count},), as the manifest"
                 " says; build the dataset again"
             )
-        return np.memmap(path, dtype, "r", len(header), (count,))
+        return StoredArray(path, dtype, len(header), count, "build the dataset again")
     except PermissionError:
         raise DatasetError(f"{path} cannot be read: no permission; chmod it") from None
     except OSError as error:

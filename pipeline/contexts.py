@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.compiled import compiled
+from data_prep.errors import DatasetError
 from data_prep.shard import Dataset, Shard
+from data_prep.stored_array import StoredArray
 from pipeline.errors import DataError
 
 Split = Literal["train", "validation"]
@@ -27,6 +29,7 @@ ROW = np.dtype(
         ("num_tokens", "<i4"),
     ]
 )
+Table = NDArray[np.void] | StoredArray
 _FITS, _EMPTY, _TOO_LONG = 0, 1, 2
 
 
@@ -101,8 +104,8 @@ def _packing_error(
     )
 
 
-def context_table(dataset: Dataset, split: Split, context_tokens: int) -> NDArray[np.void]:
-    """All contexts of a split: (num_contexts,) rows of dtype ROW, mapped from the cache if any.
+def context_table(dataset: Dataset, split: Split, context_tokens: int) -> Table:
+    """All contexts of a split: (num_contexts,) rows of dtype ROW, read from the cache if any.
 
     The cache lies in the dataset's folder `contexts`, else (read-only folder) in the user's cache
     folder; where neither can be written, the table stays in memory.
@@ -128,14 +131,19 @@ def _cache_folders(dataset: Path) -> Iterator[Path]:
     yield Path(cache) / "gpst" / "contexts"
 
 
-def _load_table(path: Path, num_tokens: int) -> NDArray[np.void] | None:
+def _load_table(path: Path, num_tokens: int) -> StoredArray | None:
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            (count, *_), _, dtype = np.lib.format.read_array_header_1_0(file)
+            offset = file.tell()
+        table = StoredArray(path, ROW, offset, count, "start again: it is made anew")
+        if dtype != ROW:
+            return None
+        total = sum(int(block["num_tokens"].sum(dtype=np.int64)) for block in table.blocks())
+    except (OSError, ValueError, EOFError, DatasetError):
         return None
-    if table.dtype != ROW or int(table["num_tokens"].sum(dtype=np.int64)) != num_tokens:
-        return None
-    return table
+    return table if total == num_tokens else None
 
 
 def _store_table(path: Path, table: NDArray[np.void]) -> bool:

@@ -1,4 +1,4 @@
-"""Batches of contexts, read from memory-mapped shards.
+"""Batches of contexts, read from the shards of datasets.
 
 The table of contexts (pipeline/contexts.py) makes the counts of any batch, another rank's included,
 a look-up.
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from data_prep.shard import Dataset, Shard, open_dataset
 from gpst.batch import BatchCounts, ContextBatch
 from pipeline.config import DataConfig
-from pipeline.contexts import TABLE_VERSION, Split, context_table
+from pipeline.contexts import TABLE_VERSION, Split, Table, context_table
 from pipeline.errors import ConfigError, DataError
 from pipeline.sampler import Mixture
 
@@ -27,7 +27,7 @@ class Part:
 
     dataset: Dataset
     shards: list[Shard]
-    table: NDArray[np.void]
+    table: Table
 
 
 class ContextSource:
@@ -97,10 +97,10 @@ class ContextSource:
 
     def counts(self, contexts: ArrayLike) -> BatchCounts:
         """Exact counts of the contexts, without reading them."""
-        places = [self._locate(c) for c in self._checked(contexts)]
+        rows = [part.table[i] for part, i in map(self._locate, self._checked(contexts))]
         return BatchCounts(
-            tokens=sum(int(part.table["num_tokens"][i]) for part, i in places),
-            sentences=sum(int(part.table["num_sentences"][i]) for part, i in places),
+            tokens=sum(int(row["num_tokens"]) for row in rows),
+            sentences=sum(int(row["num_sentences"]) for row in rows),
         )
 
     def batch(self, contexts: ArrayLike) -> ContextBatch:
@@ -108,6 +108,7 @@ class ContextSource:
 
         Raises:
             DataError: a token lies outside the vocabulary (a damaged shard).
+            data_prep.errors.DatasetError: a shard was cut short since it was opened.
         """
         tokens, lengths, sentences = [], [], []
         for context in self._checked(contexts):
@@ -115,8 +116,8 @@ class ContextSource:
             row = part.table[i]
             first, count = int(row["first_sentence"]), int(row["num_sentences"])
             shard = part.shards[row["shard"]]
-            ends = shard.sentence_ends[first : first + count].astype(np.int64)
-            start = int(shard.sentence_ends[first - 1]) if first else 0
+            ends = shard.sentence_ends[max(first - 1, 0) : first + count].astype(np.int64)
+            start, ends = (int(ends[0]), ends[1:]) if first else (0, ends)
             ids = shard.tokens[start : int(ends[-1])].astype(np.int64)
             _check_vocabulary(part.dataset, shard, ids, start)
             tokens.append(ids)

@@ -8,6 +8,7 @@ import pytest
 from packing import VOCAB, packed, random_documents, write_random
 
 from data_prep.shard import open_dataset, write_dataset
+from data_prep.stored_array import StoredArray
 from pipeline import contexts as contexts_module
 from pipeline.contexts import context_table
 
@@ -27,8 +28,8 @@ def test_the_table_is_cached_beside_the_dataset(dataset, monkeypatch):
     assert len(cached_files(dataset.path / "contexts")) == 1
     monkeypatch.setattr(contexts_module, "pack_shard", None)
     cached = context_table(open_dataset(dataset.path), "train", 16)
-    assert isinstance(cached, np.memmap)
-    assert cached.tolist() == built.tolist()
+    assert isinstance(cached, StoredArray)
+    assert cached[:].tolist() == built.tolist()
 
 
 def test_each_split_length_and_content_has_a_table_of_its_own(tmp_path, dataset):
@@ -45,7 +46,7 @@ def test_a_damaged_cache_is_rebuilt(dataset, damage):
     built = context_table(dataset, "train", 16)
     (path,) = (dataset.path / "contexts").iterdir()
     path.write_bytes(damage)
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
+    assert context_table(dataset, "train", 16)[:].tolist() == built.tolist()
     assert np.load(path).tolist() == built.tolist()
 
 
@@ -53,9 +54,9 @@ def test_a_cache_of_other_contexts_is_rebuilt(dataset):
     built = context_table(dataset, "train", 16)
     (path,) = (dataset.path / "contexts").iterdir()
     np.save(path, built[:-1])
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
+    assert context_table(dataset, "train", 16)[:].tolist() == built.tolist()
     np.save(path, np.arange(3))
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
+    assert context_table(dataset, "train", 16)[:].tolist() == built.tolist()
 
 
 def test_a_read_only_dataset_is_cached_in_the_users_folder(dataset, tmp_path, monkeypatch):
@@ -65,7 +66,7 @@ def test_a_read_only_dataset_is_cached_in_the_users_folder(dataset, tmp_path, mo
     built = context_table(dataset, "train", 16)
     assert len(cached_files(tmp_path / "cache" / "gpst" / "contexts")) == 1
     monkeypatch.setattr(contexts_module, "pack_shard", None)
-    assert context_table(dataset, "train", 16).tolist() == built.tolist()
+    assert context_table(dataset, "train", 16)[:].tolist() == built.tolist()
 
 
 def test_without_any_place_for_a_cache_the_table_stays_in_memory(dataset, tmp_path, monkeypatch):
@@ -90,5 +91,5 @@ def test_a_failed_write_leaves_no_torn_file(dataset, tmp_path, monkeypatch):
 def test_several_may_build_the_table_at_once(dataset):
     with ThreadPoolExecutor(4) as pool:
         tables = list(pool.map(lambda _: context_table(dataset, "train", 16), range(8)))
-    assert len({tuple(table.tolist()) for table in tables}) == 1
+    assert len({tuple(table[:].tolist()) for table in tables}) == 1
     assert len(cached_files(dataset.path / "contexts")) == 1

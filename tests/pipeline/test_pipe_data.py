@@ -1,5 +1,7 @@
 """Contexts against a brute-force oracle, and what damaged or unfit data says."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,16 @@ def test_a_mixture_samples_both_by_weight(tmp_path, dataset):
     batch = source.batch(from_other)
     assert set(batch.tokens.tolist()) == {0, 42}
     assert source.counts(from_other) == batch.counts
+
+
+def test_a_shard_cut_short_after_it_was_opened_is_named(dataset):
+    source = ContextSource([dataset], "train", 16)
+    source.batch(np.arange(source.num_contexts))
+    path = dataset.path / "shard-00001.tokens.npy"
+    size = path.stat().st_size
+    os.truncate(path, size - 2)
+    with pytest.raises(DatasetError, match=rf"{path.name} was cut short .*{size - 2} .*not {size}"):
+        source.batch(np.arange(source.num_contexts))
 
 
 def test_fingerprints_follow_the_batches(tmp_path, dataset):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,26 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(toy_config, tmp_path, clean_
     assert str(tmp_path / "run" / "checkpoints" / "step-000000002") in lines[0]
     assert "could not be written" in lines[0]
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.slow
+def test_a_shard_that_is_cut_short_while_it_is_read_is_one_line(
+    toy_dataset, toy_config, tmp_path, start_ranks
+):
+    shutil.copytree(toy_dataset, tmp_path / "data")
+    shard = tmp_path / "data" / "shard-00000.tokens.npy"
+    size = shard.stat().st_size
+    overrides = (f"data.path={tmp_path / 'data'}", "train.num_steps=100000")
+    ranks = start_ranks(1, PRETRAIN, "--config", toy_config, *overrides)
+    deadline = time.monotonic() + 150
+    while len(read_metrics(tmp_path / "run" / "metrics.jsonl")) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.truncate(shard, 200)
+    ((code, _, err),) = ranks.finish()
+    assert code == 3, err
+    assert f"{shard} was cut short while it was read: it has 200 bytes, not {size}" in err
+    assert "Traceback" not in err
 
 
 def test_gpt2_with_tied_weights_is_saved_and_resumed(pretrain, tmp_path):
