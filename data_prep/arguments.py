@@ -121,6 +121,11 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         help="what encodes; all give the ids of tokenizers (default: auto, the fastest)",
     )  # fmt: skip
     group.add_argument(
+        "--input-changed", default="refuse", choices=("refuse", "accept"),
+        help="a rerun on input of the same size, start and end, but another time of modification: "
+        "accept goes on, where it was only touched or copied (default: refuse)",
+    )  # fmt: skip
+    group.add_argument(
         "--dry-run", action="store_true",
         help="write nothing; estimate documents, tokens, disk and hours from a sample",
     )  # fmt: skip

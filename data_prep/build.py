@@ -29,8 +29,9 @@ from data_prep.errors import (
     is_full_disk,
 )
 from data_prep.feed import Feed
-from data_prep.files import sync_directory
-from data_prep.job import WORK, BuildArguments, Job, claim_output, identity
+from data_prep.files import sha256_of, sync_directory
+from data_prep.input_record import NAME as INPUT_RECORD
+from data_prep.job import RECORD_KEY, WORK, BuildArguments, Job, claim_output, identity
 from data_prep.lock import only_build
 from data_prep.manifest import (
     Manifest,
@@ -64,6 +65,7 @@ class BuildOptions:
     workers: int = 1
     runner: Runner | None = None  # instead of workers on this machine; it is not closed
     engine: str = "auto"
+    accept_times: bool = False  # go on with input whose times of modification have changed
     show_progress: bool = False
 
 
@@ -92,7 +94,7 @@ def build(
     if files.left_out and options.show_progress:
         print(f"warning: {files.left_out}", file=sys.stderr)
     values = identity(arguments, files, loaded.sha256)
-    if claim_output(output, values):
+    if claim_output(output, values, files, options.accept_times):
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
         return open_dataset(output)
     tokenizer_record = _tokenizer_record(loaded, engine.name)
@@ -121,12 +123,18 @@ def build(
             shards=sorted_shards(shards),
             segmenter={"name": segmenter.name, "version": segmenter.version},
             source={"name": source.name, "summary": source.summary},
-            arguments=values,
+            arguments={**values, **_input_record(job)},
             counters=_final_counters(records, num_duplicates),
             max_sentence_tokens=arguments.max_sentence_tokens,
         )
         _finish(job, output, loaded, manifest, records)
     return open_dataset(output)
+
+
+def _input_record(job: Job) -> dict[str, str]:
+    """What the manifest says of the record of the input; a build of an earlier version has none."""
+    path = job.work / INPUT_RECORD
+    return {RECORD_KEY: sha256_of(path)} if path.exists() else {}
 
 
 def _tokenizer_record(loaded: LoadedTokenizer, engine: str) -> TokenizerRecord:
@@ -251,6 +259,8 @@ def _finish(
             if path.exists():
                 file.write(path.read_bytes())
     os.replace(job.work / QUARANTINE, output / QUARANTINE)
+    if (job.work / INPUT_RECORD).exists():
+        os.replace(job.work / INPUT_RECORD, output / INPUT_RECORD)
     for path in output.glob(".*.tmp"):  # of workers that were killed
         path.unlink()
     write_card(output, manifest)

@@ -75,6 +75,7 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         workers=options.workers,
         runner=runner,
         engine=options.engine,
+        accept_times=options.input_changed == "accept",
         show_progress=not options.quiet,
     )
     dataset = build_dataset(

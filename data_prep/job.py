@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
+from data_prep.input_record import NAME as INPUT_RECORD
+from data_prep.input_record import change_since, write_record
 from data_prep.manifest import MANIFEST_NAME, read_manifest
 from data_prep.sources.base import MIB, InputFile, SourceOptions
 
 WORK = ".work"
+RECORD_KEY = "input_record"
+"""Among a manifest's arguments: the sha256 of the record of the input's files."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,12 @@ def identity(
     return values
 
 
-def claim_output(output: Path, values: dict[str, Any]) -> bool:
+def claim_output(
+    output: Path, values: dict[str, Any], files: Iterable[InputFile], accept_times: bool = False
+) -> bool:
     """Make the output directory ours, or find our earlier work in it.
+
+    accept_times: input whose times of modification alone have changed is what it was.
 
     Returns True when the dataset in it is complete already. Raises UsageError when it holds
     something else, or the work of a build with other arguments or other input.
@@ -95,21 +104,47 @@ def claim_output(output: Path, values: dict[str, Any]) -> bool:
         raise UsageError(f"output {output} cannot be made: {error.strerror}") from None
     if not os.access(output, os.W_OK | os.X_OK):
         raise UsageError(f"output {output} cannot be written: no permission")
-    if (output / MANIFEST_NAME).exists():
-        _compare(output, dict(read_manifest(output).arguments), values)
-        return True
     record = output / WORK / "job.json"
-    if record.exists():
-        _compare(output, json.loads(record.read_text(encoding="utf-8")), values)
-        return False
+    complete = (output / MANIFEST_NAME).exists()
+    if complete or record.exists():
+        found = dict(read_manifest(output).arguments) if complete else _read_job(record)
+        found.pop(RECORD_KEY, None)
+        _check_input(output, output if complete else record.parent, files, accept_times)
+        _compare(output, found, values)
+        return complete
     others = sorted(p.name for p in output.iterdir() if p.name != WORK)
     if others:
         raise UsageError(
             f"output {output} is not empty ({others[0]}) and not a dataset; choose another --output"
         )
     record.parent.mkdir(exist_ok=True)
+    write_record(record.parent, files)
     write_atomically(record, json.dumps(values, indent=1, sort_keys=True).encode())
     return False
+
+
+def _read_job(record: Path) -> dict[str, Any]:
+    return json.loads(record.read_text(encoding="utf-8"))
+
+
+def _check_input(
+    output: Path, folder: Path, files: Iterable[InputFile], accept_times: bool
+) -> None:
+    """Raises UsageError when the input is not what the record in a folder says."""
+    if not (folder / INPUT_RECORD).exists():
+        print(
+            f"warning: {output} has no {INPUT_RECORD} (it is of an earlier version): whether a "
+            "file of the input has changed and kept its size is not known",
+            file=sys.stderr,
+        )
+        return
+    change = change_since(folder, files)
+    if change is None or (change.times_only and accept_times):
+        return
+    cure = "choose another --output, or remove it"
+    if change.times_only:
+        cure = f"if its text is the same, add --input-changed accept, else {cure}"
+    raise UsageError(f"output {output} was built from other input: {change}; {cure}")
 
 
 def _compare(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:

@@ -9,9 +9,12 @@ import numpy as np
 
 from data_prep.errors import DatasetError
 from data_prep.files import sha256_of
+from data_prep.input_record import NAME as INPUT_RECORD
+from data_prep.job import RECORD_KEY
 from data_prep.manifest import ARRAYS, SPLITS, ShardRecord
 from data_prep.progress import Progress
 from data_prep.shard import Dataset, Shard, open_dataset
+from data_prep.stored_array import StoredArray
 
 CHUNK = 1 << 22
 
@@ -51,6 +54,10 @@ def _check_hashes(dataset: Dataset, progress: Progress) -> Iterator[str]:
             progress.advance(path.stat().st_size)
             if not sound:
                 yield f"{path}: damaged, its sha256 is not the manifest's; build the dataset again"
+    expected = dataset.manifest.arguments.get(RECORD_KEY)
+    path = dataset.path / INPUT_RECORD
+    if expected and not (path.is_file() and sha256_of(path) == expected):
+        yield f"{path}: missing or damaged; only a rerun of the build needs it"
     expected = dataset.manifest.tokenizer.sha256
     path = dataset.tokenizer_path / "tokenizer.json"
     if expected and not path.is_file():
@@ -86,7 +93,7 @@ def _check_values(dataset: Dataset, record: ShardRecord, shard: Shard) -> Iterat
             return
 
 
-def _check_ends(ends: np.ndarray, total: int, longest: int | None) -> str | None:
+def _check_ends(ends: StoredArray, total: int, longest: int | None) -> str | None:
     """Ends increase strictly, reach the total, and are at most ``longest`` apart."""
     before = 0
     for start in range(0, len(ends), CHUNK):

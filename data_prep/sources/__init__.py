@@ -11,7 +11,7 @@ from itertools import chain, groupby
 
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Source
-from data_prep.sources.listing import FileList, Walk, files_below, input_file
+from data_prep.sources.listing import FileList, Walk, facts_of_all, files_below, input_file
 
 _SOURCES = {
     "hf": ("data_prep.sources.huggingface", "HuggingFaceSource"),
@@ -46,7 +46,7 @@ def find_input(
     found = []
     for name in inputs:
         there = files_below(name, (), walk) if os.path.exists(name) else ()
-        found.append(InputFile(name, sum(file.num_bytes for file in there)))
+        found.append(facts_of_all(name, there))
     return FileList(found)
 
 

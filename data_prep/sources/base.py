@@ -31,10 +31,15 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file of the input: its path as given and its size in bytes."""
+    """A file of the input: its path as given and its size in bytes.
+
+    modified_ns: time of the last change. ends: hash of its start and end (data_prep.input_record).
+    """
 
     path: str
     num_bytes: int
+    modified_ns: int = 0
+    ends: bytes = b""
 
 
 # a record that is left out: reason, file, offset, detail

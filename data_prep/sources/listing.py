@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
+import stat
 import zlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile
 
 PACK = 4096  # files that are compressed together
+END_BYTES = 4096  # at a file's start and end, which are hashed
 
 
 @dataclass
@@ -78,7 +81,7 @@ class _Links:
 
 
 class FileList(Collection[InputFile]):
-    """Files in order, kept compressed: some 30 bytes each where an object takes 230."""
+    """Files in order, kept compressed: some 50 bytes each where an object takes 330."""
 
     def __init__(self, files: Iterable[InputFile], walk: Walk | None = None):
         self._walk = walk
@@ -161,12 +164,32 @@ def _names(path: str) -> list[str]:
 
 
 def input_file(path: str) -> InputFile:
-    """A file with its size. Raises UsageError when it cannot be read."""
+    """A file with its size and what tells a change. Raises UsageError when it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            return InputFile(path, os.fstat(descriptor).st_size)
+            return facts_of(path, descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise UsageError(f"input {path} cannot be read: {error.strerror}") from None
+
+
+def facts_of(path: str, descriptor: int) -> InputFile:
+    """An open file with its size, time and the hash of its ends."""
+    found = os.fstat(descriptor)
+    ends = hashlib.blake2b(digest_size=8)
+    if stat.S_ISREG(found.st_mode):
+        ends.update(os.pread(descriptor, END_BYTES, 0))
+        ends.update(os.pread(descriptor, END_BYTES, max(found.st_size - END_BYTES, 0)))
+    return InputFile(path, found.st_size, found.st_mtime_ns, ends.digest())
+
+
+def facts_of_all(path: str, files: Iterable[InputFile]) -> InputFile:
+    """A folder that a source takes as one, from the files in it."""
+    size = newest = 0
+    ends = hashlib.blake2b(digest_size=8)
+    for file in files:
+        size, newest = size + file.num_bytes, max(newest, file.modified_ns)
+        ends.update(os.fsencode(file.path) + b"\0" + file.ends)
+    return InputFile(path, size, newest, ends.digest())

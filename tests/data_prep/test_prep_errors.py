@@ -119,7 +119,7 @@ def test_output_of_other_arguments(prepare):
 def test_output_of_another_corpus(prepare, corpus):
     assert prepare()[0] == 0
     (corpus / "new.txt").write_text("More text.")
-    check(prepare(), 2, "was built with input '12 files")
+    check(prepare(), 2, "was built from other input: ", "new.txt is new; choose another --output")
 
 
 def test_output_of_another_tokenizer(prepare, wordpiece_path):

@@ -1,0 +1,99 @@
+"""What the input of a build was, file by file, so that a later change of it is found and named.
+
+``input.jsonl.gz`` in a dataset (and in the work folder of an unfinished one) has a line a file: its
+path, size in bytes, time of modification in ns, and a hash of its first and last 4 KiB. No file is
+read whole: an edit in the middle that keeps the size shows in the time only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from data_prep.errors import UsageError
+from data_prep.files import write_atomically
+from data_prep.sources.base import InputFile
+
+NAME = "input.jsonl.gz"
+
+
+@dataclass
+class Change:
+    """How an input differs from what it was."""
+
+    count: int = 0
+    """Files that differ."""
+    first: str = ""
+    """The first of them and its difference, in words."""
+    times_only: bool = True
+    """All of them have the size, start and end that they had."""
+
+    def add(self, path: str, difference: str, time_only: bool = False) -> None:
+        """One more file."""
+        self.first = self.first or f"{path} {difference}"
+        self.times_only &= time_only
+        self.count += 1
+
+    def __str__(self) -> str:
+        return self.first + (f" (and {self.count - 1} more)" if self.count > 1 else "")
+
+
+def write_record(folder: Path, files: Iterable[InputFile]) -> None:
+    """Writes the record; the same bytes for the same facts."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile("", "wb", 6, buffer, mtime=0) as packed:
+        for file in files:
+            facts = [file.path, file.num_bytes, file.modified_ns, file.ends.hex()]
+            packed.write(json.dumps(facts).encode() + b"\n")
+    write_atomically(folder / NAME, buffer.getvalue())
+
+
+def _read_record(folder: Path) -> Iterator[InputFile]:
+    try:
+        with gzip.open(folder / NAME, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                path, num_bytes, modified_ns, ends = json.loads(line)
+                yield InputFile(path, num_bytes, modified_ns, bytes.fromhex(ends))
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(
+            f"{folder / NAME} cannot be read ({error}); choose another --output"
+        ) from None
+
+
+def change_since(folder: Path, files: Iterable[InputFile]) -> Change | None:
+    """How the files differ from a folder's record, path by path; None when they do not."""
+    change = Change()
+    old, new = _read_record(folder), iter(files)
+    was, now = next(old, None), next(new, None)
+    while was or now:
+        if now is None or (was is not None and was.path < now.path):
+            assert was is not None
+            change.add(was.path, "is gone")
+            was = next(old, None)
+        elif was is None or now.path < was.path:
+            change.add(now.path, "is new")
+            now = next(new, None)
+        else:
+            _compare(was, now, change)
+            was, now = next(old, None), next(new, None)
+    return change if change.count else None
+
+
+def _compare(was: InputFile, now: InputFile, change: Change) -> None:
+    if was.num_bytes != now.num_bytes:
+        change.add(now.path, f"had {was.num_bytes} bytes and has {now.num_bytes}")
+    elif was.ends != now.ends:
+        change.add(now.path, f"has other contents of the same {now.num_bytes} bytes")
+    elif was.modified_ns != now.modified_ns:
+        then, at = (
+            datetime.fromtimestamp(ns / 1e9).isoformat(" ", "milliseconds")
+            for ns in (was.modified_ns, now.modified_ns)
+        )
+        change.add(
+            now.path, f"was modified at {at}, last at {then} before, its size is the same", True
+        )
