@@ -16,7 +16,7 @@ from gpst.chart.atoms import AtomRule
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """The numbers that losses are means over (design section 5)."""
+    """The numbers that losses are means over."""
 
     tokens: int
     sentences: int

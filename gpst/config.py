@@ -1,6 +1,6 @@
 """Sizes and switches of the models: frozen dataclasses that check themselves.
 
-The sizes of the paper (small, medium) are in configs/model/; design section 8.
+The sizes of the paper (small, medium) are in configs/model/.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CompositionConfig:
     window: int = 2
     """W: the chart holds a cell for every run of 2..W+1 neighbouring units."""
     schedule: str = "score"
-    """Merge schedule of the chart: score (one boundary at a time) or height (design 2.2)."""
+    """Merge schedule of the chart: score (one boundary at a time) or height (levels at once)."""
     max_height: int = 15
     """Trees higher than this pay the height loss."""
     dropout: float = 0.1

@@ -1,4 +1,4 @@
-"""One function a loss; each is a sum, and says what it is to be a mean over (design section 5)."""
+"""One function a loss; each is a sum, and says what it is to be a mean over."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from gpst.web.server import main
+from pipeline.model_commands import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["demo", *sys.argv[1:]]))

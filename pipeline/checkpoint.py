@@ -21,6 +21,7 @@ from pipeline.checkpoint_files import (
     FOLDER,
     check_no_checkpoints,
     mark_best,
+    named_folder,
     newest_whole,
     publish,
     remove_leftovers,
@@ -206,7 +207,7 @@ def load_init_weights(model: nn.Module, source: str) -> None:
         ConfigError: its model is another one. CheckpointError: it cannot be read.
     """
     try:
-        if (Path(source) / "config.json").is_file():
+        if (named_folder(source) / "config.json").is_file():
             weights = open_model(source).weights()
         else:
             weights = load_model_weights(source)[1]

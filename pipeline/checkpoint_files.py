@@ -130,16 +130,24 @@ def newest_whole(
     return None
 
 
+def named_folder(path: str | Path) -> Path:
+    """The folder that a path of a model names: of `latest` and `best` that of their checkpoint.
+
+    All that takes a run, a checkpoint or a model asks this first.
+    """
+    path = Path(path)
+    if path.name in (LATEST, BEST) and path.is_file():
+        return path.with_name(path.read_text().strip())
+    return path
+
+
 def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
     """The checkpoint that `path` names: itself, or the newest whole one of a run or its folder.
-
-    The files `latest` and `best` name the checkpoint whose name they hold.
 
     Raises:
         CheckpointError: there is none, or the named one is not whole.
     """
-    if path.name in (LATEST, BEST) and path.is_file():
-        path = path.with_name(path.read_text().strip())
+    path = named_folder(path)
     if (path / MANIFEST).exists():
         return path, verify(path)
     folder = path / FOLDER if (path / FOLDER).is_dir() else path

@@ -61,16 +61,14 @@ def surprisal() -> int:
 
 
 def _model_command(name: str) -> int:
-    from gpst.hf.commands import main
+    from pipeline.model_commands import main
 
     return main([name, *sys.argv[1:]])
 
 
 def demo() -> int:
     """`gpst-demo`: the web page."""
-    from gpst.web.server import main
-
-    return main(sys.argv[1:])
+    return _model_command("demo")
 
 
 def report() -> int:

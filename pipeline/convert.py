@@ -15,7 +15,7 @@ from data_prep.files import write_atomically
 from data_prep.tokenizer.load import TokenizerError, load_tokenizer
 from pipeline.command_line import Parser
 from pipeline.config import load_config
-from pipeline.errors import CheckpointError, ConfigError, DataError, report
+from pipeline.errors import ConfigError, DataError, report
 from pipeline.model_card import model_card
 
 _EXAMPLES = {
@@ -33,7 +33,7 @@ def _parser() -> ArgumentParser:
     to_hf = commands.add_parser(
         "to-hf", help="a checkpoint to a folder that transformers and our commands load"
     )
-    to_hf.add_argument("checkpoint", help="a checkpoint's folder, or a run's (its newest one)")
+    to_hf.add_argument("checkpoint", help="a checkpoint, or a run (its newest one)")
     to_hf.add_argument("output", help="folder to write")
     to_hf.add_argument("--tokenizer", help="folder of tokenizer.json (default: the dataset's)")
     to_hf.set_defaults(run=_to_hf)
@@ -80,9 +80,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _to_hf(options: Namespace) -> None:
-    checkpoint = Path(options.checkpoint)
-    if not checkpoint.is_dir():
-        raise CheckpointError(f"no checkpoint in {checkpoint}: there is no such folder")
     from gpst.classifier import split_classifier
     from gpst.config import config_from_dict
     from gpst.hf.errors import ModelFolderError
@@ -90,15 +87,15 @@ def _to_hf(options: Namespace) -> None:
     from pipeline.checkpoint import weights_in
     from pipeline.checkpoint_files import whole_checkpoint
 
-    path, state = whole_checkpoint(checkpoint)
+    path, state = whole_checkpoint(Path(options.checkpoint))
     run = state.config
     weights, classifier = split_classifier(weights_in(path))
     config = config_from_dict(run["model"])
     tokenizer = _tokenizer_folder(options.tokenizer, run)
-    end_token = _end_token(tokenizer)
+    last = end_token(tokenizer)
     card = model_card(state, path, sum(tensor.numel() for tensor in weights.values()))
     try:
-        export(options.output, config, weights, tokenizer, end_token, card, classifier)
+        export(options.output, config, weights, tokenizer, last, card, classifier)
         open_model(options.output).model()
     except ModelFolderError as error:
         raise DataError(str(error)) from error
@@ -119,7 +116,7 @@ def _tokenizer_folder(given: str | None, run: dict[str, Any]) -> Path:
     return path / "tokenizer"
 
 
-def _end_token(tokenizer: Path) -> int:
+def end_token(tokenizer: Path) -> int:
     """The id of the token that ends a document."""
     try:
         return load_tokenizer(tokenizer).end_of_document_id
@@ -167,12 +164,12 @@ def _from_reference(options: Namespace) -> None:
 
     tokenizer = Path(options.tokenizer)
     try:
-        end_token = _end_token(tokenizer)
-        bos = end_token if options.bos_token_id is None else options.bos_token_id
+        last = end_token(tokenizer)
+        bos = last if options.bos_token_id is None else options.bos_token_id
         heads = None if options.num_heads is None else tuple(options.num_heads)
         found = convert(read_tensors(options.file), bos_token_id=bos, heads=heads)
         card = _REFERENCE_CARD.format(file=Path(options.file).name)
-        export(options.output, found.config, found.weights, tokenizer, end_token, card)
+        export(options.output, found.config, found.weights, tokenizer, last, card)
         open_model(options.output).model()
     except (ReferenceError, ModelFolderError) as error:
         raise DataError(str(error)) from error
@@ -205,12 +202,11 @@ Their sentences were tokenized one by one, without a space before the first word
 def _inspect(options: Namespace) -> None:
     """One `name: value` line for each thing a user asks about a checkpoint or an exported model."""
     from gpst.config import config_to_dict
+    from pipeline.checkpoint_files import named_folder, whole_checkpoint
     from pipeline.tasks.loading import find_model
 
-    path = Path(options.path)
+    path = named_folder(options.path)
     if path.is_dir() and not (path / "config.json").is_file():
-        from pipeline.checkpoint_files import whole_checkpoint
-
         checkpoint, state = whole_checkpoint(path)
         engine = state.config["engine"]
         print(f"checkpoint: {checkpoint} (whole)")

@@ -7,7 +7,7 @@ For every edge e = (l, r -> c):
     i_c = LayerNorm_0(sum_e a_e m_e)    h_c = sum_e a_e (1 + max(h_l, h_r))
 
 The same values leave on two routes: `inside_ae`, whose weights a_e are live, and `inside_ar`, whose
-weights are constants, so that the auto-regression loss cannot bend the trees (design section 4).
+weights are constants, so that the auto-regression loss cannot bend the trees (paper 3.3).
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def build_plan(
     num_threads: int = 1,
     pin: bool = False,
 ) -> ChartPlan:
-    """The pruned chart of every sentence of a micro-batch (design 2.2, paper 3.1 and appendix).
+    """The pruned chart of every sentence of a micro-batch (paper 3.1 and appendix).
 
     Args:
         scores: (N,) score of the boundary after each token, of all sentences one after another;

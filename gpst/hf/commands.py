@@ -7,9 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gpst.hf.errors import ModelFolderError
+
+if TYPE_CHECKING:
+    from gpst.hf.files import ModelFolder
 
 EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 _CHUNK_LINES = 1024
@@ -23,11 +26,15 @@ class NoInputError(InputError):
     """There is no text to work on: no such file, or nothing in it."""
 
 
+Opener = Callable[[str], "ModelFolder"]
 _EXAMPLES = {
     "parse": "launch/parse.sh --model runs/demo/exported --format svg sentences.txt > trees.svg",
     "generate": 'launch/generate.sh --model runs/demo/exported --prompt "We must" --trees',
     "surprisal": "launch/surprisal.sh --model runs/demo/exported sentences.txt > bits.tsv",
 }
+_MODEL_HELP = (
+    "exported by launch/convert.sh to-hf (needed); launch/ and gpst-* take a run or checkpoint, too"
+)
 _EXIT_CODES = "exit codes: 0 done, 2 wrong usage or model folder, 3 unfit text, 130 interrupted"
 
 
@@ -50,7 +57,7 @@ def _parser(name: str, summary: str) -> Parser:
 
 def model_argument(parser: argparse.ArgumentParser) -> None:
     """--model and --device."""
-    parser.add_argument("--model", help="folder made by launch/convert.sh to-hf (needed)")
+    parser.add_argument("--model", help=_MODEL_HELP)
     parser.add_argument(
         "--device", type=_device, help="cpu or cuda; by default a GPU when there is one"
     )
@@ -126,7 +133,7 @@ def _progress(total: int, quiet: bool) -> Callable[[int], None]:
     return lambda number: (bar.update(number), None)[1]
 
 
-def parse_command(argv: Sequence[str]) -> None:
+def parse_command(argv: Sequence[str], opener: Opener) -> None:
     """`python -m gpst parse`: trees of sentences."""
     parser = _parser("parse", "Trees of sentences, one a line.")
     _model_arguments(parser)
@@ -149,7 +156,7 @@ def parse_command(argv: Sequence[str]) -> None:
     from gpst.hf.formats import TEXT_FORMATS, as_png, as_svg, as_text
     from gpst.hf.interface import GPST
 
-    model = GPST.from_pretrained(options.model, options.device, options.dtype)
+    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
     kept = []
     for chunk in _chunks(options.file):
         parsed = model.parse_all(
@@ -170,7 +177,7 @@ def parse_command(argv: Sequence[str]) -> None:
         sys.stdout.buffer.write(as_png(kept))
 
 
-def generate_command(argv: Sequence[str]) -> None:
+def generate_command(argv: Sequence[str], opener: Opener) -> None:
     """`python -m gpst generate`: continuations with their trees."""
     parser = _parser("generate", "Continues a text.")
     _model_arguments(parser)
@@ -202,7 +209,7 @@ def generate_command(argv: Sequence[str]) -> None:
         except ValueError as error:
             parser.error(str(error))
     prompt = "\n".join(_lines("-")) if options.prompt == "-" else options.prompt
-    model = GPST.from_pretrained(options.model, options.device, options.dtype)
+    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
     streams = sampling is not None and options.samples == 1
     written = 0
 
@@ -227,7 +234,7 @@ def generate_command(argv: Sequence[str]) -> None:
         print()
 
 
-def surprisal_command(argv: Sequence[str]) -> None:
+def surprisal_command(argv: Sequence[str], opener: Opener) -> None:
     """`python -m gpst surprisal`: a table of words and their surprisals."""
     parser = _parser("surprisal", "Surprisal of each word in bits, as tab-separated values.")
     _model_arguments(parser)
@@ -239,7 +246,7 @@ def surprisal_command(argv: Sequence[str]) -> None:
     options = options_of(parser, argv)
     from gpst.hf.interface import GPST
 
-    model = GPST.from_pretrained(options.model, options.device, options.dtype)
+    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
     before = 0
     for chunk in _chunks(options.file):
         groups = [chunk] if options.document else [[line] for line in chunk]
@@ -262,8 +269,19 @@ COMMANDS = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs a command; what the user can cure becomes one line on standard error."""
+def open_exported(path: str) -> ModelFolder:
+    """The exported model in a folder."""
+    from gpst.hf.files import open_model  # takes torch with it
+
+    return open_model(path)
+
+
+def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
+    """Runs a command; what the user can cure becomes one line on standard error.
+
+    Args:
+        opener: of what --model names.
+    """
     if argv and argv[0] in ("-h", "--help"):
         print("usage: python -m gpst COMMAND ...; COMMAND --help says more\n\nexamples:")
         print("\n".join(f"  bash {example}" for example in _EXAMPLES.values()))
@@ -273,7 +291,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"gpst: command {given!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
     try:
-        COMMANDS[argv[0]](argv[1:])
+        COMMANDS[argv[0]](argv[1:], opener)
         sys.stdout.flush()
     except (ModelFolderError, NoInputError) as error:
         return say(argv[0], error, EXIT_USAGE)

@@ -14,7 +14,7 @@ from gpst import model as core
 from gpst.hf.codec import Codec, Sentence, check_length
 from gpst.hf.device import usable_device
 from gpst.hf.errors import ModelFolderError
-from gpst.hf.files import open_model
+from gpst.hf.files import ModelFolder, open_model
 from gpst.search.batches import batches, in_order, search_batches
 from gpst.search.generate import Generation, generate
 from gpst.search.half import multiply_in
@@ -90,9 +90,12 @@ class GPST:
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, device: str | torch.device | None = None, dtype: str = "fp32"
+        cls,
+        folder: str | Path | ModelFolder,
+        device: str | torch.device | None = None,
+        dtype: str = "fp32",
     ) -> GPST:
-        """Loads a folder that `launch/convert.sh to-hf` has made.
+        """Loads a folder that `launch/convert.sh to-hf` has made, or what was opened as one.
 
         Args:
             device: a GPU when there is one, by default.
@@ -102,10 +105,10 @@ class GPST:
             ModelFolderError: it is not such a folder, is damaged, or holds a GPT-2 baseline.
         """
         chosen = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        opened = open_model(folder)
+        opened = folder if isinstance(folder, ModelFolder) else open_model(folder)
         model = opened.model()
         if not isinstance(model, core.GPST):
-            raise ModelFolderError(f"{folder} holds a GPT-2 baseline, which has no trees")
+            raise ModelFolderError(f"{opened.path} holds a GPT-2 baseline, which has no trees")
         model = multiply_in(model.to(chosen), dtype)
         return cls(model, opened.codec(), opened.final_tokens, opened.end_token)
 

@@ -1,1 +1,1 @@
-"""Left-to-right search: parsing, prefix probabilities and generation (design section 6)."""
+"""Left-to-right search: parsing, prefix probabilities and generation."""

@@ -1,4 +1,4 @@
-"""Word-level search over the trees of a given text (paper 3.4, design section 6).
+"""Word-level search over the trees of a given text (paper 3.4).
 
 From hypotheses that all have just written token j, expand by COMP and by GEN of token j + 1, pool,
 keep the best b, and expand those that end in COMP again until all have written token j + 1. The sum

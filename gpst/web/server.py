@@ -7,7 +7,14 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpst.hf.commands import EXIT_USAGE, Parser, model_argument, options_of
+from gpst.hf.commands import (
+    EXIT_USAGE,
+    Opener,
+    Parser,
+    model_argument,
+    open_exported,
+    options_of,
+)
 from gpst.hf.errors import ModelFolderError
 
 if TYPE_CHECKING:
@@ -85,8 +92,8 @@ def create_app(model: "GPST") -> Any:
     return app
 
 
-def main(argv: Sequence[str]) -> int:
-    """Serves until it is interrupted."""
+def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
+    """Serves until it is interrupted; `opener`: of what --model names."""
     parser = Parser(
         "python -m launch.demo",
         description="A web page on which a model parses and writes.",
@@ -103,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
         from gpst.hf.interface import GPST
 
-        app = create_app(GPST.from_pretrained(options.model, options.device))
+        app = create_app(GPST.from_pretrained(opener(options.model), options.device))
     except ImportError as error:
         print(f"demo: {error.name} is missing; pip install 'gpst[web]'", file=sys.stderr)
         return EXIT_USAGE

@@ -15,8 +15,9 @@ from gpst.classifier import split_classifier
 from gpst.config import ModelConfig, config_from_dict
 from gpst.hf.codec import Codec
 from gpst.hf.errors import ModelFolderError
-from gpst.hf.files import open_model
+from gpst.hf.files import ModelFolder, open_model
 from gpst.model import build_model
+from pipeline.checkpoint_files import named_folder
 from pipeline.errors import ConfigError, DataError
 
 
@@ -51,12 +52,13 @@ def find_model(path: str | Path, option: str = "--model") -> StoredModel:
     """An exported model's folder, a checkpoint's, or a run's (its newest checkpoint).
 
     Args:
+        path: also the file `latest` or `best` of a run's checkpoints.
         option: how messages call the path.
     Raises:
         ConfigError: there is no such folder.
         CheckpointError, DataError: the folder holds no whole model with its tokenizer.
     """
-    path = Path(path)
+    path = named_folder(path)
     if not path.is_dir():
         raise ConfigError(
             f"{option} {path}: no such folder; give an exported model, a run or a checkpoint"
@@ -128,6 +130,35 @@ def _checkpoint(path: Path, option: str) -> StoredModel:
         )
     core, _ = split_classifier(saved)
     return StoredModel(path, config_from_dict(config["model"]), folder, lambda: core)
+
+
+@dataclass(frozen=True)
+class CheckpointFolder(ModelFolder):
+    """A checkpoint that is read as an exported model is."""
+
+    stored: StoredModel
+
+    def codec(self) -> Codec:
+        """The tokenizer of the run's dataset."""
+        return Codec.load(self.stored.tokenizer)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The core model's state dict."""
+        return self.stored.weights()
+
+
+def checkpoint_folder(path: Path) -> CheckpointFolder:
+    """A checkpoint (a run's newest one) for what reads exported models; errors as of `load_model`.
+
+    Raises:
+        ConfigError, data_prep.errors.DataPrepError: its tokenizer has no end-of-document token.
+    """
+    from pipeline.convert import end_token
+
+    stored = _checkpoint(path, "--model")
+    last = end_token(stored.tokenizer)
+    final = {*Codec.load(stored.tokenizer).final_tokens(), last}
+    return CheckpointFolder(stored.path, stored.config, sorted(final), last, stored)
 
 
 def fingerprint(model: nn.Module) -> str:

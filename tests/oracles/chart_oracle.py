@@ -1,4 +1,4 @@
-"""The pruned chart word for word as design 2.2 says it: slow, plain lists, single sentences."""
+"""The pruned chart as docs/how_it_works.md has it: slow, plain lists, single sentences."""
 
 from __future__ import annotations
 

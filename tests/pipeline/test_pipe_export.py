@@ -17,9 +17,13 @@ import yaml
 from safetensors.torch import load_file
 
 from gpst import GPST
-from pipeline import convert
-from pipeline.checkpoint import load_model_weights
+from gpst.hf.files import open_model
+from gpst.model import build_model
+from pipeline import convert, model_commands
+from pipeline.checkpoint import load_init_weights, load_model_weights
 from pipeline.checkpoint_files import list_checkpoints, whole_checkpoint
+from pipeline.config import load_config
+from pipeline.tasks.loading import find_model, load_model
 
 WORKER = Path(__file__).with_name("worker_runs.py")
 ROOT = WORKER.parents[2]
@@ -110,6 +114,62 @@ def test_every_stage_is_exported_in_little_memory(toy_config, tokenizer, tmp_pat
         assert all(torch.equal(exported["gpst." + n], w) for n, w in weights.items())
 
 
+def check_pointers(run: Path, tokenizer: Path, tmp_path: Path, capsys) -> None:
+    """`latest` and `best` stand wherever a checkpoint, a run or a model can."""
+    earlier, last = list_checkpoints(run / "checkpoints")
+    best, latest = run / "checkpoints" / "best", run / "checkpoints" / "latest"
+    best.write_text(earlier.name + "\n")
+    expected = load_model_weights(earlier)[1]
+
+    def same(weights: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(weights[name], value) for name, value in expected.items())
+
+    given = ["to-hf", str(best), str(tmp_path / "best"), "--tokenizer", str(tokenizer)]
+    assert convert.main(given) == 0
+    assert same(open_model(tmp_path / "best").weights())
+    capsys.readouterr()
+    for pointer, named in ((best, earlier), (latest, last)):
+        assert convert.main(["inspect", str(pointer)]) == 0
+        assert f"checkpoint: {named} (whole)" in capsys.readouterr().out
+    data = yaml.safe_load(Path(run / "config.yaml").read_text())["data"]["path"]
+    given = ["from-hf", str(best), str(tmp_path / "next.yaml"), "--data", data]
+    assert convert.main([*given, "--run-dir", str(tmp_path / "next")]) == 0
+    source = load_config(tmp_path / "next.yaml").checkpoint.init_from
+    assert source == str(earlier.resolve())
+    for path in (best, earlier):
+        model = build_model(find_model(path).config)
+        load_init_weights(model, str(path))
+        assert same(model.state_dict())
+        assert same(load_model(path, "cpu").model.state_dict())
+    # Commands on models: the run's dataset has their tokenizer.
+    shutil.copy(tokenizer / "tokenizer_config.json", Path(data) / "tokenizer")
+    (tmp_path / "text").write_text("w1 w2 w3\n")
+    outputs = {}
+    for path in (tmp_path / "best", best, earlier, latest, run):
+        for name, more in (
+            ("parse", ["--format", "bracket", str(tmp_path / "text")]),
+            ("generate", ["--prompt", "w1", "--max-new-tokens", "3"]),
+            ("surprisal", [str(tmp_path / "text")]),
+        ):
+            assert model_commands.main([name, "--model", str(path), *more]) == 0
+            outputs[path, name] = capsys.readouterr().out
+            one = tmp_path / "best" if path in (best, earlier) else path
+            assert outputs[path, name] == outputs[one, name] != ""
+    assert outputs[latest, "surprisal"] == outputs[run, "surprisal"]
+    assert outputs[latest, "surprisal"] != outputs[best, "surprisal"]
+    served: list[GPST] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpst.web.server.create_app", served.append)
+        patch.setattr("uvicorn.run", lambda *_, **__: None)
+        assert model_commands.main(["demo", "--model", str(best)]) == 0
+    assert same(served[0].model.state_dict())
+    best.write_text("step-000000099\n")
+    assert convert.main(["inspect", str(best)]) == 2
+    assert "step-000000099: no such folder" in capsys.readouterr().err
+    best.unlink()
+    (Path(data) / "tokenizer" / "tokenizer_config.json").unlink()
+
+
 @pytest.mark.dist
 def test_what_a_run_exports_starts_another_run(toy_config, tokenizer, tmp_path, capsys):
     sentence = "w1 w2 w3 w1 w5"
@@ -127,6 +187,7 @@ def test_what_a_run_exports_starts_another_run(toy_config, tokenizer, tmp_path, 
         given = ["to-hf", str(source), str(out)]
         assert convert.main([*given, "--tokenizer", str(tokenizer)]) == 0
 
+    check_pointers(run, tokenizer, tmp_path, capsys)
     assert convert.main(["to-hf", str(run), str(tmp_path / "x")]) == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert "has no bos_token that is known; name bos_token and eos_token in" in err

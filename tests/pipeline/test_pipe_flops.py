@@ -139,13 +139,13 @@ def test_recomputation_is_not_counted():
     assert batch_flops(config, batch, output.sizes).total < training.get_total_flops()
 
 
-def test_the_paper_s_small_model_costs_what_the_design_says():
-    """design/algorithm.md section 8: forward MFLOP per token, sentences of about 24 tokens."""
+def test_the_paper_s_small_model_costs_what_its_products_do():
+    """The paper's sizes: forward MFLOP per token, sentences of about 24 tokens."""
     config = config_from_dict(
         {"vocab_size": 30_522, "bos_token_id": 0, "hidden_dim": 768, "num_heads": 12}
         | {"ffn_dim": 3072, "num_type_layers": 3, "num_token_layers": 9}
     )
-    batch = batch_of([[24]] * 42)  # short contexts: the design leaves attention out
+    batch = batch_of([[24]] * 42)  # short contexts: attention is left out
     # About 4 edges and 3.5 cells a token in a chart of window 2.
     tokens = batch.num_tokens
     sizes = {"edges": 4 * tokens, "edges_over_tokens": 0, "cells": 3.5 * tokens}

@@ -32,7 +32,7 @@ class GlueTask(FinetuneTask):
 
     protocol = (
         "sentences of the text or the pair, CLS, end; state after CLS -> linear layer; losses of "
-        "pre-training + cross entropy; dev scores of the best epoch (docs: design/evaluation.md)"
+        "pre-training + cross entropy; dev scores of the best epoch (docs/reproduce.md)"
     )
 
     def __init__(self, config: GlueConfig, reader: TextReader, max_context_tokens: int):

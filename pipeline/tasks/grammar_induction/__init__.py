@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
     results: dict[str, Any] = {
         "task": "grammar_induction",
         "options": asdict(options),
-        "protocol": "sentence-level unlabelled F1 of Kim et al. 2019 (docs: design/evaluation.md)",
+        "protocol": "sentence-level unlabelled F1 of Kim et al. 2019 (docs/reproduce.md)",
         "data": {
             "path": options.trees,
             "sha256": fingerprint(tree_files(Path(options.trees))),

@@ -38,7 +38,7 @@ class GrammarInductionTask(FinetuneTask):
     needs_trees = True
     protocol = (
         "fine-tuned on the words of the training trees, best epoch by F1 on the validation trees; "
-        "sentence-level unlabelled F1 of Kim et al. 2019 (docs: design/evaluation.md)"
+        "sentence-level unlabelled F1 of Kim et al. 2019 (docs/reproduce.md)"
     )
 
     def __init__(self, config: GrammarInductionConfig, reader: TextReader, max_context_tokens: int):

@@ -34,7 +34,7 @@ class SummarizationTask(FinetuneTask):
 
     protocol = (
         'document, " Summary:" and summary as one text, all losses of pre-training; ROUGE F by '
-        "rouge-score with stemming on the test set (docs: design/evaluation.md)"
+        "rouge-score with stemming on the test set (docs/reproduce.md)"
     )
     selects = False
 
