@@ -144,6 +144,7 @@ def check_pointers(run: Path, tokenizer: Path, tmp_path: Path, capsys) -> None:
     # Commands on models: the run's dataset has their tokenizer.
     shutil.copy(tokenizer / "tokenizer_config.json", Path(data) / "tokenizer")
     (tmp_path / "text").write_text("w1 w2 w3\n")
+    capsys.readouterr()
     outputs = {}
     for path in (tmp_path / "best", best, earlier, latest, run):
         for name, more in (
