@@ -1,8 +1,8 @@
 """The memory that a forward pass keeps for the backward pass, from the sizes of a batch.
 
-The terms are linear in rows times widths. Their factors were found by adding up, tensor by tensor,
-what autograd keeps of each module (tests/pipeline/test_pipe_memory.py does so on a real model): a
-Transformer block keeps 10 vectors of its width and 2 of its inner width for a position, and so on.
+Every term is a tensor that a line of gpst/ leaves behind: autograd keeps it, or a Function of ours
+does. tests/pipeline/test_pipe_memory.py counts them on real models, each storage once: the plan is
+within 5% of what is kept, with and without recomputation.
 """
 
 from __future__ import annotations
@@ -13,29 +13,51 @@ import numpy as np
 import torch
 
 from gpst.batch import ContextBatch
-from gpst.chart.plan import build_plan
+from gpst.chart.pairs import pairs_a_chunk
+from gpst.chart.plan import ChartPlan, build_plan
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ModelConfig
 from gpst.losses import chunk_rows
+from gpst.parser import length_groups
 
 ASSUMED_SENTENCE_TOKENS = 24
 """Tokens of a sentence where there is no data to look at."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Of a number in the forward and backward passes."""
+_EXACT, _INDEX = 4, 8
+"""Bytes of a number that is fp32 in any precision, and of an index."""
+_MAPS_ALPHA, _MAPS_BETA, _SIBLINGS = 2, 1, 2
+"""Score maps that a pair goes through in the inside and the outside pass, and those of a cell."""
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes of one micro-batch on a rank, where the forward pass ends."""
+    """Bytes of one micro-batch on a rank."""
 
     kept: int
-    """By autograd, until the backward pass has used them."""
-    workspace: int
-    """For the vocabulary heads: a chunk of logits with its gradient, and that of the embedding."""
+    """By autograd, from the end of the forward pass until the backward pass has used them."""
+    recomputed: int
+    """The largest piece that the backward pass makes again, where parts are recomputed."""
+    tables: int
+    """Gradients of the embedding that the vocabulary heads make in the forward pass."""
+    logits: int
+    """A chunk of the vocabulary heads, with its gradient."""
 
     @property
     def total(self) -> int:
-        """Both."""
-        return self.kept + self.workspace
+        """At most: the logits are gone when something is made again."""
+        return self.kept + self.tables + max(self.recomputed, self.logits)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of a number, and of an element of a dropout mask (0 without dropout)."""
+
+    number: int
+    mask: int
+
+    def masked(self, rate: float) -> int:
+        """Of an element's mask, of PyTorch's own dropout."""
+        return self.mask if rate else 0
 
 
 def assumed_batch(num_contexts: int, context_tokens: int) -> ContextBatch:
@@ -62,89 +84,180 @@ def activation_bytes(
     Args:
         batch: on the CPU; only its sizes matter.
         precision: fp32, bf16 or fp16.
-        checkpointing: parts that are recomputed (composition, generator): of them stay the inputs,
-            and what one block or one level of the chart keeps while it is worked on.
-        device_type: cuda or cpu; logits come in smaller chunks on the CPU.
+        checkpointing: parts that are recomputed (composition, generator): of them stay the inputs
+            of blocks and the vectors of pairs.
+        device_type: cuda or cpu; logits and pairs come in smaller chunks on the CPU, its masks are
+            numbers and not bytes.
     """
-    size = BYTES[precision]
+    number = BYTES[precision]
+    # On the CPU a mask has the type of what it is multiplied with.
+    sizes = _Sizes(number, number if device_type == "cpu" else 1)
     if isinstance(config, GPT2Config):
-        kept = _gpt2(config, batch, size, "generator" in checkpointing)
+        kept, again = _gpt2(config, batch, sizes, checkpointing)
         heads = 1
     else:
-        kept = _gpst(config, batch, size, checkpointing)
+        kept, again = _gpst(config, batch, sizes, checkpointing, device_type)
         heads = 2
     hidden, vocab = config.hidden_dim, config.vocab_size
-    kept += heads * size * batch.num_tokens * hidden  # gradients made in the forward pass
+    # The last features, and gradients of features made in the forward pass.
+    kept += (1 + heads) * number * batch.num_tokens * hidden
     rows = min(batch.num_tokens, chunk_rows(vocab, device_type))
-    logits = rows * vocab * (4 if size == 4 else 4 + 2 * size)
-    return Activations(int(kept), int(heads * 4 * vocab * hidden + logits))
+    logits = rows * vocab * (4 if number == 4 else 4 + 2 * number)
+    tables = heads * _EXACT * vocab * hidden
+    return Activations(int(kept), int(again), int(tables), int(logits))
 
 
 def _stack(
-    positions: int, config: ModelConfig, num_layers: int, size: int, again: bool, inner: int = 2
-) -> float:
-    """Of Transformer blocks, which keep so many vectors of their inner width."""
-    widths = 10 * config.hidden_dim + inner * config.ffn_dim + 2 * config.num_heads
-    block = positions * (size * widths + 16)
+    positions: int, config: ModelConfig, num_layers: int, sizes: _Sizes, again: bool
+) -> tuple[float, float]:
+    """(kept, made again) of Transformer blocks (gpst/layers.py), whose inputs are in it.
+
+    A block keeps for a position: its input and the sum before the feed-forward layer, both of them
+    normed, queries, keys and values, what was attended to; GELU's slope and value, or what it was
+    given; the masks of two residuals.
+    """
+    hidden, number = config.hidden_dim, sizes.number
+    block = positions * (
+        number * (8 * hidden + 2 * config.ffn_dim)
+        + 2 * sizes.masked(config.dropout) * hidden
+        + _EXACT * (4 + config.num_heads)  # of two norms, and of the attention's softmax
+    )
     if not again:
-        return num_layers * block
-    return num_layers * size * positions * config.hidden_dim + block
+        return num_layers * block, 0
+    return num_layers * number * positions * hidden, block
 
 
-def _gpt2(config: GPT2Config, batch: ContextBatch, size: int, again: bool) -> float:
+def _gpt2(
+    config: GPT2Config, batch: ContextBatch, sizes: _Sizes, checkpointing: tuple[str, ...]
+) -> tuple[float, float]:
     positions = batch.num_contexts * int(batch.context_lengths.max())
-    rest = 6 * size * positions * config.hidden_dim
-    # The GELU of transformers' GPT-2 is made of several steps, each with a result of its own.
-    return _stack(positions, config, config.num_layers, size, again, inner=5) + rest
+    again = "generator" in checkpointing
+    kept, made = _stack(positions, config, config.num_layers, sizes, again)
+    # The last norm's input; the mask of the embeddings.
+    hidden = config.hidden_dim
+    kept += positions * hidden * (sizes.number + sizes.masked(config.dropout))
+    return kept + positions * (2 * _EXACT + 2 * _INDEX), made
 
 
 def _gpst(
-    config: GPSTConfig, batch: ContextBatch, size: int, checkpointing: tuple[str, ...]
-) -> float:
+    config: GPSTConfig,
+    batch: ContextBatch,
+    sizes: _Sizes,
+    checkpointing: tuple[str, ...],
+    device_type: str,
+) -> tuple[float, float]:
     chart = config.composition
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
     plan = build_plan(scores, batch.sentence_lengths, chart.window, chart.schedule)
-    tokens, actions = batch.num_tokens, batch.counts.actions
-    again = "generator" in checkpointing
+    recompute = "composition" in checkpointing
+    kept, made = _chart(chart, plan, sizes.number, recompute, device_type)
+    generator, block = _generator(config, batch, sizes, "generator" in checkpointing)
+    kept += generator + _parser(config, batch, sizes, device_type)
+    tokens, dim, hidden = batch.num_tokens, chart.dim, config.hidden_dim
+    # The embedded tokens, of which the scaled ones are made; the head of the auto-encoder.
+    kept += sizes.number * tokens * (hidden + dim)
+    kept += tokens * _head(4 * dim, config, sizes)
+    return kept + _integers(plan, batch), max(made, block)
+
+
+def _integers(plan: ChartPlan, batch: ContextBatch) -> float:
+    """The plan, the trees, places of tokens and actions; scores and normalisers of the parser."""
+    tokens, actions, cells = batch.num_tokens, batch.counts.actions, plan.num_cells
+    return (
+        plan.integers.nbytes
+        + _INDEX * (9 * actions + 12 * tokens + 3 * cells)
+        + _EXACT * (4 * tokens + 3 * cells)
+    )
+
+
+def _head(width: int, config: GPSTConfig, sizes: _Sizes) -> float:
+    """Of a prediction head inside, for a row: GELU's slope, what goes on, and its mask."""
+    return width * (2 * sizes.number + sizes.masked(config.head_dropout))
+
+
+def _generator(
+    config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, again: bool
+) -> tuple[float, float]:
+    tokens, actions, hidden = batch.num_tokens, batch.counts.actions, config.hidden_dim
     type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
     token_length = int(batch.context_lengths.max())
-    generator = _stack(
-        batch.num_contexts * type_length, config, config.num_type_layers, size, again
-    ) + _stack(batch.num_contexts * token_length, config, config.num_token_layers, size, again)
-    edges = len(plan.parent)
-    if "composition" in checkpointing:
-        # One level at a time; the first one is the largest.
-        edges = max((level.last_edge - level.first_edge for level in plan.levels), default=0)
-    pairs = edges * _pair(chart, chart.num_layers, size, mapped=2)
-    pairs += 2 * edges * _pair(chart, chart.num_decomposition_layers, size, mapped=1)
-    if "composition" not in checkpointing:
-        pairs += 2 * plan.num_cells * _map(chart, size)
-    rest = size * config.hidden_dim * (7.3 * actions + 4.5 * tokens)
-    # GELU's slope and value, and the mask, in two MLPs.
-    rest += 3 * size * tokens * (config.token_head_width + config.parser.score_width)
-    rest += size * chart.dim * (14 * tokens + 2.3 * plan.num_cells) + 1000 * tokens
-    return generator + pairs + _parser(config, batch, size) + rest
+    types, block = _stack(
+        batch.num_contexts * type_length, config, config.num_type_layers, sizes, again
+    )
+    words, other_block = _stack(
+        batch.num_contexts * token_length, config, config.num_token_layers, sizes, again
+    )
+    # A norm's input and output before either head; the mask of the type layers' input.
+    normed = 2 * sizes.number * hidden + 2 * _EXACT
+    inputs = actions * sizes.masked(config.dropout) * hidden
+    heads = actions * (normed + _head(hidden, config, sizes) + 6 * _EXACT)
+    heads += tokens * (normed + _head(config.token_head_dim or 2 * hidden, config, sizes))
+    surrogates = actions * sizes.number * config.composition.dim if config.surrogate else 0
+    return types + words + inputs + heads + surrogates, max(block, other_block)
 
 
-def _pair(config: CompositionConfig, num_layers: int, size: int, mapped: int) -> float:
+def _chart(
+    chart: CompositionConfig, plan: ChartPlan, number: int, recompute: bool, device_type: str
+) -> tuple[float, float]:
+    """(kept, made again) of the inside and outside passes (gpst/chart)."""
+    edges, cells, dim = len(plan.parent), plan.num_cells, chart.dim
+    messages = len(plan.message_child)
+    inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number)
+    outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number)
+    siblings = _SIBLINGS * 2 * number * dim
+    # Both tables of vectors, those of the pairs, what the maps give for siblings.
+    kept = number * (2 * cells * dim + (edges + messages) * dim)
+    kept += _SIBLINGS * number * cells * chart.score_dim
+    kept += _EXACT * (2 * edges + messages + 3 * cells) + _INDEX * messages
+    kept += _pair_weights(chart, chart.num_layers, _MAPS_ALPHA, number)
+    kept += _pair_weights(chart, chart.num_decomposition_layers, _MAPS_BETA + _SIBLINGS, number)
+    if not recompute:
+        return kept + edges * inside + messages * outside + cells * siblings, 0
+    limit = pairs_a_chunk(device_type, messages)
+    levels = [level.last_edge - level.first_edge for level in plan.levels]
+    outer = [level.messages.stop - level.messages.start for level in plan.outside_levels]
+    pieces = (
+        min(max(levels, default=0), limit) * inside,
+        min(max(outer, default=0), limit) * outside,
+        min(cells, limit) * siblings / _SIBLINGS,
+    )
+    return kept, max(pieces)
+
+
+def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int) -> float:
     """Bytes of one edge of the composition model, or one message of the decomposition model.
 
-    Args:
-        mapped: of its two vectors, those that go through a map of the score there.
+    A layer keeps for either row: queries, keys and values, their mixture, what is normed after the
+    attention and after the feed-forward layer; GELU's value and slope; a weight a head; two masks,
+    which have the type of numbers; two standard deviations.
     """
-    layer = size * (16 * config.dim + 2 * config.ffn_dim + 2 * config.num_heads) + 16
-    return num_layers * layer + size * 3 * config.dim + mapped * _map(config, size) + 16
+    dim, masks = chart.dim, 2 if chart.dropout else 0
+    row = number * ((6 + masks) * dim + 2 * chart.ffn_dim + chart.num_heads) + 2 * _EXACT
+    # The rows themselves, the score maps inside and out, the result and its deviation.
+    ends = number * (2 * dim + maps * (2 * dim + chart.score_dim) + dim) + _EXACT
+    return num_layers * 2 * row + ends
 
 
-def _map(config: CompositionConfig, size: int) -> float:
-    """Bytes of one vector in one map of a score."""
-    return size * (2 * config.dim + config.score_dim)
+def _pair_weights(chart: CompositionConfig, num_layers: int, maps: int, number: int) -> float:
+    """The sums of a pair model's gradients, in fp32, and its weights for one product."""
+    dim, ffn = chart.dim, chart.ffn_dim
+    sums = num_layers * (4 * dim * dim + 2 * dim * ffn) + maps * dim * (dim + chart.score_dim)
+    return _EXACT * sums + number * num_layers * 3 * dim * dim
 
 
-def _parser(config: GPSTConfig, batch: ContextBatch, size: int) -> float:
-    own = config.parser
-    return (
-        batch.num_tokens
-        * own.num_layers
-        * ((16 + 11.3 * size) * own.dim + 4 * size * own.ffn_dim + 100)
+def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type: str) -> float:
+    """Of the parser (gpst/parser.py), whose attention pads sentences to groups of like length."""
+    own, tokens, number = config.parser, batch.num_tokens, sizes.number
+    lengths = batch.sentence_lengths
+    padded = sum(len(group) * int(lengths[group].max()) for group in length_groups(lengths))
+    # A norm on the CPU keeps also what it multiplies with its scale.
+    norm = number * (3 if device_type == "cpu" else 2) * own.dim + _EXACT
+    layer = tokens * (
+        2 * norm
+        + number * (own.dim + 4 * own.ffn_dim)
+        + 2 * sizes.masked(own.dropout) * own.dim
+        + number * own.dim / own.num_heads  # the turns of rotary positions
     )
+    layer += padded * (number * 4 * own.dim + _EXACT * (own.num_heads + 1) + _INDEX)
+    score = number * 2 * (own.dim + (own.score_dim or own.dim))
+    return own.num_layers * layer + tokens * (norm + score)

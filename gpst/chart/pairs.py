@@ -24,6 +24,11 @@ from gpst.layers import compute_dtype
 _PAIRS_A_CHUNK = {"cpu": 512}
 
 
+def pairs_a_chunk(device_type: str, size: int) -> int:
+    """Of `size` pairs so many go through a model at once."""
+    return _PAIRS_A_CHUNK.get(device_type, max(size, 1))
+
+
 class Pairs(NamedTuple):
     """P pairs of rows of two tables; for a decomposition also which child and which sibling."""
 
@@ -178,7 +183,7 @@ class PairPass:
                 into_second[route].index_add_(0, own.second, to_second)
 
     def _chunks(self, size: int) -> list[slice]:
-        step = _PAIRS_A_CHUNK.get(self.device.type, max(size, 1))
+        step = pairs_a_chunk(self.device.type, size)
         return [slice(i, min(i + step, size)) for i in range(0, size, step)]
 
     def _draw(self, *shapes: Sequence[int]) -> Sequence[Tensor | None]:

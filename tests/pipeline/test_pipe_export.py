@@ -132,9 +132,9 @@ def check_pointers(run: Path, tokenizer: Path, tmp_path: Path, capsys) -> None:
         assert convert.main(["inspect", str(pointer)]) == 0
         assert f"checkpoint: {named} (whole)" in capsys.readouterr().out
     data = yaml.safe_load(Path(run / "config.yaml").read_text())["data"]["path"]
-    given = ["from-hf", str(best), str(tmp_path / "next.yaml"), "--data", data]
+    given = ["from-hf", str(best), str(tmp_path / "best.yaml"), "--data", data]
     assert convert.main([*given, "--run-dir", str(tmp_path / "next")]) == 0
-    source = load_config(tmp_path / "next.yaml").checkpoint.init_from
+    source = load_config(tmp_path / "best.yaml").checkpoint.init_from
     assert source == str(earlier.resolve())
     for path in (best, earlier):
         model = build_model(find_model(path).config)
