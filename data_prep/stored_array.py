@@ -90,7 +90,7 @@ class StoredArray:
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         found = np.empty(stop - start, self.dtype)
-        left = memoryview(found.view(np.uint8))
+        left = found.view(np.uint8).data
         place = self._offset + start * self.dtype.itemsize
         try:
             descriptor = _descriptor(self)

@@ -187,9 +187,9 @@ def _generator(
     words, other_block = _stack(
         batch.num_contexts * token_length, config, config.num_token_layers, sizes, again
     )
-    # A norm's input and output before either head; the mask of the type layers' input.
+    # A norm's input and output before either head; the masks of the type and token layers' inputs.
     normed = 2 * sizes.number * hidden + 2 * _EXACT
-    inputs = actions * sizes.masked(config.dropout) * hidden
+    inputs = (actions + tokens) * sizes.masked(config.dropout) * hidden
     heads = actions * (normed + _head(hidden, config, sizes) + 6 * _EXACT)
     heads += tokens * (normed + _head(config.token_head_dim or 2 * hidden, config, sizes))
     surrogates = actions * sizes.number * config.composition.dim if config.surrogate else 0
@@ -228,11 +228,13 @@ def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int) -> 
     """Bytes of one edge of the composition model, or one message of the decomposition model.
 
     A layer keeps for either row: queries, keys and values, their mixture, what is normed after the
-    attention and after the feed-forward layer; GELU's value and slope; a weight a head; two masks,
-    which have the type of numbers; two standard deviations.
+    attention and after the feed-forward layer; GELU's value and slope, dropout in them already; a
+    weight a head; masks of a head's two weights and of two residuals, which have the type of
+    numbers; two standard deviations.
     """
-    dim, masks = chart.dim, 2 if chart.dropout else 0
-    row = number * ((6 + masks) * dim + 2 * chart.ffn_dim + chart.num_heads) + 2 * _EXACT
+    dim, heads = chart.dim, chart.num_heads
+    masks = 2 * (dim + heads) if chart.dropout else 0
+    row = number * (6 * dim + 2 * chart.ffn_dim + heads + masks) + 2 * _EXACT
     # The rows themselves, the score maps inside and out, the result and its deviation.
     ends = number * (2 * dim + maps * (2 * dim + chart.score_dim) + dim) + _EXACT
     return num_layers * 2 * row + ends
@@ -255,9 +257,9 @@ def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type:
     layer = tokens * (
         2 * norm
         + number * (own.dim + 4 * own.ffn_dim)
-        + 2 * sizes.masked(own.dropout) * own.dim
         + number * own.dim / own.num_heads  # the turns of rotary positions
     )
     layer += padded * (number * 4 * own.dim + _EXACT * (own.num_heads + 1) + _INDEX)
-    score = number * 2 * (own.dim + (own.score_dim or own.dim))
+    width = own.score_dim or own.dim
+    score = number * 2 * (own.dim + width) + sizes.masked(own.dropout) * width
     return own.num_layers * layer + tokens * (norm + score)
