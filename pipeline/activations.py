@@ -191,7 +191,7 @@ def _generator(
     normed = 2 * sizes.number * hidden + 2 * _EXACT
     inputs = (actions + tokens) * sizes.masked(config.dropout) * hidden
     heads = actions * (normed + _head(hidden, config, sizes) + 6 * _EXACT)
-    heads += tokens * (normed + _head(config.token_head_dim or 2 * hidden, config, sizes))
+    heads += tokens * (normed + _head(config.token_head_width, config, sizes))
     surrogates = actions * sizes.number * config.composition.dim if config.surrogate else 0
     return types + words + inputs + heads + surrogates, max(block, other_block)
 
@@ -260,6 +260,6 @@ def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type:
         + number * own.dim / own.num_heads  # the turns of rotary positions
     )
     layer += padded * (number * 4 * own.dim + _EXACT * (own.num_heads + 1) + _INDEX)
-    width = own.score_dim or own.dim
+    width = own.score_width
     score = number * 2 * (own.dim + width) + sizes.masked(own.dropout) * width
     return own.num_layers * layer + tokens * (norm + score)
