@@ -7,8 +7,8 @@ process, on the same batches for every initialisation, and measures held-out per
 a JSON line each time. Cells of the grid that the file has to the end are left out, so that the
 command goes on where it stopped. --table prints what the file has.
 
-With --plain all sentences are cut into single tokens: no chart, no constituents, and the generative
-model is a plain language model, whose steps cost a tenth.
+With --longest N sentences are cut into pieces of at most N tokens, whose charts are low and cheap;
+with 1 there are no constituents at all, and the generative model is a plain language model.
 
 An initialisation is `width_scaled`, `paper`, or one of them with some parts started as in the
 other (`gpst.initialisation.PARTS`): `width_scaled:heads` has the paper's random heads,
@@ -55,13 +55,21 @@ COLUMNS = ("model", "contexts", "rate", "steps", "after", "init")
 CPU = torch.device("cpu")
 
 
-class PlainSource(ContextSource):
-    """Contexts whose sentences are single tokens."""
+class CutSource(ContextSource):
+    """Contexts whose sentences are cut into pieces of at most `longest` tokens."""
+
+    longest = 1
 
     def batch(self, contexts: ArrayLike) -> ContextBatch:
-        whole = super().batch(contexts)
-        ones = np.ones(whole.num_tokens, np.int64)
-        return replace(whole, sentence_lengths=ones, sentences_per_context=whole.context_lengths)
+        """As of ContextSource."""
+        whole, longest = super().batch(contexts), self.longest
+        pieces = [np.diff(np.r_[0:length:longest, length]) for length in whole.sentence_lengths]
+        first = np.cumsum(whole.sentences_per_context) - whole.sentences_per_context
+        return replace(
+            whole,
+            sentence_lengths=np.concatenate(pieces),
+            sentences_per_context=np.add.reduceat([len(piece) for piece in pieces], first),
+        )
 
 
 def make_model(config: RunConfig, init: str) -> nn.Module:
@@ -119,7 +127,8 @@ def cells(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for seed in arguments.seeds:
         for rate in arguments.rates:
             for init in arguments.inits:
-                model = f"{arguments.model}, plain" if arguments.plain else arguments.model
+                cut = f", pieces of {arguments.longest}" if arguments.longest else ""
+                model = arguments.model + cut
                 values = (model, init, rate, seed, arguments.steps, arguments.contexts)
                 yield dict(zip(CELL, values, strict=True))
 
@@ -139,9 +148,12 @@ def run(arguments: argparse.Namespace) -> None:
         if cell in done:
             continue
         config = configuration(arguments, cell)
-        kind = PlainSource if arguments.plain else ContextSource
+        kind = CutSource if arguments.longest else ContextSource
         datasets, limit = open_datasets(config.data), config.data.context_tokens
         source, held_out = kind(datasets, "train", limit), kind(datasets, "validation", limit)
+        for cut in (source, held_out):
+            if isinstance(cut, CutSource):
+                cut.longest = arguments.longest
         config = resolve_model(config, datasets[0].manifest)
         treebank = watched_treebank(config, source)
         points = train(config, cell["init"], source, held_out, treebank, arguments.measure_at)
@@ -202,7 +214,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="that the schedules span")
     parser.add_argument("--measure-at", nargs="+", type=int, default=[100, 150, 200, 300])
     parser.add_argument("--contexts", type=int, default=4, help="of a step")
-    parser.add_argument("--plain", action="store_true", help="see the module")
+    parser.add_argument("--longest", type=int, help="tokens of a sentence; see the module")
     parser.add_argument("--max-contexts", type=int, default=32, help="held-out ones")
     parser.add_argument("--treebank", help="gold trees, for F1 at the end")
     arguments = parser.parse_args()
