@@ -82,7 +82,8 @@ def test_small_s_sizes_are_the_defaults():
     assert isinstance(small, GPSTConfig)
     assert isinstance(default, GPSTConfig)
     parser = replace(default.parser, score_dim=default.parser.score_width)
-    assert small == replace(default, token_head_dim=default.token_head_width, parser=parser)
+    head = default.token_head_width
+    assert small == replace(default, init="paper", token_head_dim=head, parser=parser)
 
 
 CORPORA = {"wikitext103": 5e9, "openwebtext": 15e9}
@@ -115,8 +116,15 @@ def test_the_demo_compares_models_on_the_same_batches():
     assert isinstance(a, GPSTConfig)
     assert isinstance(b, GPT2Config)
     assert b.num_layers == a.num_type_layers + a.num_token_layers
-    for name in ("hidden_dim", "num_heads", "ffn_dim"):
+    for name in ("hidden_dim", "num_heads", "ffn_dim", "init"):
         assert getattr(a, name) == getattr(b, name)
+
+
+def test_models_of_the_paper_start_as_in_the_authors_code_and_ours_by_their_width():
+    for path in CONFIGS.glob("model/*.yaml"):
+        values = yaml.safe_load(path.read_text())
+        model = model_from_dict(values | {"vocab_size": 100, "bos_token_id": 0})
+        assert model.init == ("paper" if path.stem in PAPER else "width_scaled"), path
 
 
 def recipe(name, corpus):
