@@ -83,3 +83,10 @@ def doctor() -> int:
     from pipeline.doctor import main
 
     return main(sys.argv[1:])
+
+
+def treebank() -> int:
+    """`gpst-treebank`."""
+    from pipeline.treebank.__main__ import main
+
+    return main(sys.argv[1:])

@@ -130,7 +130,7 @@ def command_list() -> dict[str, tuple[str, Callable[[Sequence[str]], object], li
     found["python -m launch.demo"] = ("gpst-demo", page, [])
     found["python -m pipeline report"] = ("gpst-report", report.main, [])
     found["python -m pipeline doctor"] = ("gpst-doctor", doctor.main, [])
-    found["python -m pipeline.treebank"] = ("-", treebank, [])
+    found["python -m pipeline.treebank"] = ("gpst-treebank", treebank, [])
     return found
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,26 +38,78 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def test_the_wheel_holds_what_it_should_and_no_more(wheel):
+    """One package at the top: `pipeline` and `data_prep` are names that others use too."""
+    folders = {"gpst": "gpst", "pipeline": "gpst/pipeline", "data_prep": "gpst/data_prep"}
     expected = set()
     for name in SOURCES:
-        prefix = "pipeline/shipped/" if name in ("configs", "launch") else ""
+        folder = folders.get(name, f"gpst/pipeline/shipped/{name}")
         for path in (ROOT / name).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
-                expected.add(prefix + path.relative_to(ROOT).as_posix())
-    expected.remove("pipeline/shipped/launch/demo.sh")  # `make demo` is of the checkout
+                expected.add(f"{folder}/{path.relative_to(ROOT / name).as_posix()}")
+    expected.remove("gpst/pipeline/shipped/launch/demo.sh")  # `make demo` is of the checkout
     names = set(zipfile.ZipFile(wheel).namelist())
     found = {name for name in names if ".dist-info/" not in name}
     assert found == expected
     assert any(name.endswith("LICENSE") for name in names)
 
 
-def test_every_console_script_has_its_function():
+def test_no_source_of_the_wheel_names_a_package_that_is_not_there(wheel):
+    gone = {"pipeline", "data_prep"}
+    archive = zipfile.ZipFile(wheel)
+    for name in archive.namelist():
+        text = archive.read(name).decode() if name.endswith((".py", ".sh", ".bash")) else ""
+        assert not re.search(r"-m (pipeline|data_prep|launch)\b", text), name
+        if not name.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                assert gone.isdisjoint(alias.name.partition(".")[0] for alias in node.names), name
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert (node.module or "").partition(".")[0] not in gone, name
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.match(r"(pipeline|data_prep)\.[\w{]", node.value), (name, node.value)
+
+
+def test_every_console_script_has_its_function(wheel):
+    """In the checkout, as pyproject.toml says, and in the wheel, where it says it otherwise."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert len(project["scripts"]) >= 9
-    for target in project["scripts"].values():
+    archive = zipfile.ZipFile(wheel)
+    [file] = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+    scripts = configparser.ConfigParser()
+    scripts.read_string(archive.read(file).decode())
+    installed = dict(scripts["console_scripts"])
+    assert installed.keys() == project["scripts"].keys()
+    for name, target in project["scripts"].items():
+        assert installed[name] == f"gpst.{target}"
         module, function = target.split(":")
         source = (ROOT / (module.replace(".", "/") + ".py")).read_text()
         assert f"def {function}(" in source
+        assert f"gpst/{module.replace('.', '/')}.py" in archive.namelist()
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+def test_a_package_pipeline_of_the_users_own_is_not_shadowed(wheel, tmp_path, first):
+    for name in ("pipeline", "data_prep"):
+        (tmp_path / "user" / name).mkdir(parents=True)
+        (tmp_path / "user" / name / "__init__.py").write_text("OWNER = 'the user'\n")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    theirs = "import pipeline, data_prep"
+    ours = (
+        "import gpst.pipeline.config, gpst.pipeline.tasks.perplexity, gpst.pipeline.report\n"
+        "import gpst.data_prep.build, gpst.data_prep.run.processes\n"
+        "from gpst.data_prep.sources import NAMES, get_source\n"
+        "[get_source(name) for name in NAMES]\n"
+    )
+    code = "\n".join([theirs, ours] if first == "theirs" else [ours, theirs])
+    code += "\nprint(pipeline.OWNER, data_prep.OWNER, gpst.pipeline.__file__)"
+    places = os.pathsep.join([str(tmp_path / "user"), str(tmp_path / "site")])
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": places},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("the user the user " + str(tmp_path / "site"))
 
 
 @pytest.mark.slow
@@ -76,10 +131,13 @@ def test_prep_train_and_parse_from_the_installed_wheel(wheel, tmp_path):
     (home / "bin" / "deepspeed").write_text(f"#!{python}\n{lines}")
     (home / "bin" / "deepspeed").chmod(0o755)
     (work / "text.txt").write_text(TEXT)
+    for name in ("pipeline", "data_prep", "launch"):  # the user's own: in no command's way
+        (work / name).mkdir()
+        (work / name / "__init__.py").write_text("raise RuntimeError('not yours')\n")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     environ = {**kept, "DS_ACCELERATOR": "cpu", "LOCAL_SIZE": "1", "PATH": os.defpath}
 
-    def run(script: str, *arguments: str) -> str:
+    def run(script: str, *arguments: str | Path) -> str:
         found = subprocess.run(
             [home / "bin" / script, *arguments],
             cwd=work, env=environ, capture_output=True, text=True, timeout=600,
@@ -89,13 +147,38 @@ def test_prep_train_and_parse_from_the_installed_wheel(wheel, tmp_path):
 
     source = ["--source", "text", "--input", "text.txt", "--split-blank-lines"]
     run("gpst-prep", "tokenizer", *source, "--vocab-size", "300", "--output", "tok")
-    run("gpst-prep", "build", *source, "--tokenizer", "tok", "--output", "data", "--workers", "1")
-    run("gpst-train", "--config", "configs/run/demo.yaml", "data.path=data", "run_dir=run",
-        "train.num_steps=20", "data.context_tokens=32", "checkpoint.every_steps=20",
-        "evaluate.every_steps=null", "checkpoint.best_metric=null")  # fmt: skip
+    build = [*source, "--tokenizer", "tok", "--unit-mib", "0.001"]
+    run("gpst-prep", "build", *build, "--output", "data", "--workers", "2")
+    run("python", "-m", "gpst.data_prep", "verify", "data")
+    run("mpirun", "-n", "2", "--oversubscribe", "--allow-run-as-root", home / "bin" / "gpst-prep",
+        "build", *build, "--output", "data-mpi", "--backend", "mpi")  # fmt: skip
+    for file in (work / "data").glob("*/*.npy"):
+        assert (
+            file.read_bytes() == (work / "data-mpi" / file.relative_to(work / "data")).read_bytes()
+        )
+    train = ["--config", "configs/run/demo.yaml", "data.path=data", "run_dir=run",
+             "train.num_steps=4", "data.context_tokens=32", "checkpoint.every_steps=2",
+             "evaluate.every_steps=null", "checkpoint.best_metric=null"]  # fmt: skip
+    run("gpst-train", *train, "train.stop_at_step=2")
+    # A checkpoint names no module: the checkout goes on with it.
+    going_on = subprocess.run(
+        [sys.executable, ROOT / "launch" / "pretrain.sh", *train], cwd=work, capture_output=True,
+        text=True, env=environ | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+    )  # fmt: skip
+    assert going_on.returncode == 0, going_on.stderr
+    assert "step 2" in going_on.stdout + going_on.stderr
     run("gpst-convert", "to-hf", "run", "exported")
-    tree = run("gpst-parse", "--model", "exported", "--format", "bracket", "text.txt")
+    (work / "sentence.txt").write_text("The dog barks.\n")
+    tree = run("gpst-parse", "--model", "exported", "--format", "bracket", "sentence.txt")
     assert tree.startswith("(")
-    code = "import gpst, pipeline; print(gpst.__file__, pipeline.__file__)"
-    where = subprocess.run([python, "-c", code], cwd=work, capture_output=True, text=True)
-    assert str(ROOT) not in where.stdout
+    run("gpst-surprisal", "--model", "exported", "sentence.txt")
+    run("gpst-generate", "--model", "exported", "--prompt", "The dog")
+    run("gpst-evaluate", "perplexity", "--model", "exported", "--data", "data", "--beam", "2",
+        "--context-tokens", "32", "--max-contexts", "1")  # fmt: skip
+    run("gpst-report", "run", "--output", "report")
+    (work / "gold.txt").write_text("(S (NP (D the) (N dog)) (V barks))\n")
+    assert run("gpst-treebank", "gold.txt", "--to", "words") == "the dog barks\n"
+    for script in ("gpst-finetune", "gpst-demo", "gpst-doctor"):
+        assert "usage" in run(script, "--help")
+    where = run("python", "-c", "import gpst.pipeline; print(gpst.pipeline.__file__)")
+    assert str(home) in where
