@@ -2,12 +2,21 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# TORCH=cpu takes PyTorch's build without CUDA from PyTorch's own index (TORCH=cu128 that of CUDA 12.8);
+# empty: PyPI's, which brings CUDA on Linux.
+TORCH ?=
+TORCH_INDEX ?= https://download.pytorch.org/whl/$(TORCH)
+READY := $(VENV)/.ready$(TORCH)
+# What requirements.lock holds of pyproject.toml: all but wandb.
+EXTRAS := fast segmenters mpi demo eval web tasks docs dev
 
-.PHONY: help setup demo test test-slow soak docs lint format clean
+.PHONY: help setup demo test test-slow test-lowest lock soak docs lint format clean
 help:
 	@echo "make demo       from raw text to a trained model that parses and writes (INPUT=path for your own text)"
 	@echo "make test       set up and run the tests       make test-slow  the long ones too"
+	@echo "make TORCH=cpu demo, make TORCH=cpu test: without the gigabytes of CUDA"
+	@echo "make test-lowest  the tests with every package at the lowest version that pyproject.toml allows"
+	@echo "make lock       write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)"
 	@echo "make soak       train, killed at random: must end as an undisturbed run"
 	@echo "make docs       the documentation, in site/"
 	@echo "make lint       ruff, pyright, import-linter   make format     let ruff format"
@@ -18,19 +27,36 @@ $(READY): requirements.lock pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, this is %d.%d: make PYTHON=python3.11" % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing requirements.lock into $(VENV): minutes the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock $(if $(TORCH),\
+		--extra-index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements.lock)+$(TORCH)")
 	@# The packages are found in the checkout itself, from any working directory.
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpst_checkout.pth"
 	@touch $@
 
 demo: $(READY)
-	@PATH="$(CURDIR)/$(BIN):$$PATH" INPUT="$(INPUT)" bash launch/demo.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" INPUT="$(INPUT)" OUTPUT="$(OUTPUT)" SETTINGS="$(SETTINGS)" bash launch/demo.sh
 
 test: $(READY)
 	$(BIN)/python -m pytest
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "not gpu"
+
+# A checkout of its own in .lowest, whose requirements.lock has every lower bound of pyproject.toml.
+test-lowest: $(READY)
+	mkdir -p .lowest
+	git ls-files -z | xargs -0 cp --parents --target-directory=.lowest
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --resolution lowest-direct \
+		$(EXTRAS:%=--extra %) pyproject.toml --output-file .lowest/requirements.lock
+	sed -i -E '/^(nvidia|cuda)-/d' .lowest/requirements.lock
+	$(MAKE) -C .lowest PYTHON=$(PYTHON) TORCH=$(TORCH) test
+
+# The versions in requirements.lock stay as they are unless UPGRADE=--upgrade, for every Python.
+lock: $(READY)
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --universal --python-version 3.11 $(UPGRADE) \
+		$(EXTRAS:%=--extra %) pyproject.toml --output-file requirements.lock
+	@sed -i -E '/^(nvidia|cuda)-/d' requirements.lock
+	@sed -i '1i # Every version that the project is tested with, on Python 3.11 to 3.13: written by `make lock`. Install: make setup.\n# CUDA itself is not named: torch on PyPI requires it, the build of TORCH=cpu does not.' requirements.lock
 
 # The demo's training killed every 30 to 60 s must end as one that is left alone (10 minutes).
 soak: $(READY)
@@ -53,4 +79,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) runs data .pytest_cache .ruff_cache build dist site *.egg-info
+	rm -rf $(VENV) .lowest runs data .pytest_cache .ruff_cache build dist site *.egg-info

@@ -14,6 +14,10 @@ from data_prep.run import Runner
 if TYPE_CHECKING:
     from data_prep.job import BuildArguments
     from data_prep.shard import Dataset
+    from data_prep.sources.base import Source, SourceOptions
+    from data_prep.sources.listing import FileList
+
+TRAINING = ("kind", "vocab_size", "cased", "sample_mib")  # options that a vocabulary depends on
 
 
 def run(options: Namespace) -> int:
@@ -139,25 +143,36 @@ def merge(options: Namespace) -> int:
 def tokenizer(options: Namespace) -> int:
     """``tokenizer``: train a vocabulary."""
     from data_prep.files import write_atomically
+    from data_prep.sources import find_input, get_source
     from data_prep.tokenizer.load import load_tokenizer
+    from data_prep.tokenizer.record import is_trained, training_identity, write_record
     from data_prep.tokenizer.train import train_tokenizer
 
     if options.sample_mib < 1:
         raise UsageError(f"--sample-mib {options.sample_mib}: at least 1")
     output = Path(options.output)
-    if (output / "tokenizer.json").exists():
-        raise UsageError(f"output {output} holds a tokenizer already; choose another --output")
-    texts = _sample(options)
+    source, source_options = get_source(options.source), _source_options(options)
+    files = find_input(source, options.input, output)
+    training = {name: getattr(options, name) for name in TRAINING}
+    values = training_identity(options.source, source_options, files, training)
+    if is_trained(output, values):
+        loaded = load_tokenizer(output)
+        print(f"{output}: complete already: {loaded.kind}, {loaded.vocab_size} tokens")
+        return 0
     text = train_tokenizer(
-        texts, kind=options.kind, vocab_size=options.vocab_size, lowercase=not options.cased
+        _sample(options, source, source_options, files),
+        kind=options.kind,
+        vocab_size=options.vocab_size,
+        lowercase=not options.cased,
     )
     try:
         output.mkdir(parents=True, exist_ok=True)
+        write_record(output, values)
         write_atomically(output / "tokenizer.json", text.encode())
         loaded = load_tokenizer(output)
         loaded.save(output)
     except OSError as error:
-        (output / "tokenizer.json").unlink(missing_ok=True)  # it was not there before
+        (output / "tokenizer.json").unlink(missing_ok=True)  # it was not there before, or ours
         raise unwritable(output, error) from None
     print(f"{output}: {loaded.kind}, {loaded.vocab_size} tokens")
     if loaded.vocab_size < options.vocab_size:
@@ -168,15 +183,14 @@ def tokenizer(options: Namespace) -> int:
     return 0
 
 
-def _sample(options: Namespace) -> Iterator[str]:
+def _sample(
+    options: Namespace, source: Source, source_options: SourceOptions, files: FileList
+) -> Iterator[str]:
     """Clean documents of units spread evenly over the input, --sample-mib in all."""
     from data_prep.batch import Recorder
     from data_prep.normalise import normalise
-    from data_prep.sources import find_input, get_source
     from data_prep.sources.base import MIB, group_into_units
 
-    source, source_options = get_source(options.source), _source_options(options)
-    files = find_input(source, options.input, options.output)
     if files.left_out:
         _warn(options, files.left_out)
     units = group_into_units(source.plan(files, source_options), 4 * MIB)

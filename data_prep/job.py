@@ -110,7 +110,7 @@ def claim_output(
         found = dict(read_manifest(output).arguments) if complete else _read_job(record)
         found.pop(RECORD_KEY, None)
         _check_input(output, output if complete else record.parent, files, accept_times)
-        _compare(output, found, values)
+        check_same(output, found, values)
         return complete
     others = sorted(p.name for p in output.iterdir() if p.name != WORK)
     if others:
@@ -147,7 +147,8 @@ def _check_input(
     raise UsageError(f"output {output} was built from other input: {change}; {cure}")
 
 
-def _compare(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:
+def check_same(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raises UsageError that names the first difference of what is there to what is asked for."""
     for name in sorted(set(found) | set(values)):
         if found.get(name) != values.get(name):
             raise UsageError(

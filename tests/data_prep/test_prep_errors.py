@@ -209,10 +209,51 @@ def test_tokenizer_command(run, tmp_path, corpus):
     assert "byte_bpe, 300 tokens" in out
     config = json.loads((tmp_path / "tok" / "tokenizer_config.json").read_text())
     assert config["eos_token"] == "<|endoftext|>"
-    check(run(*arguments, "--vocab-size", "300"), 2, "holds a tokenizer already")
     wordpiece = run(*arguments[:-1], tmp_path / "wp", "--kind", "wordpiece", "--vocab-size", "100")
     assert wordpiece[0] == 0
     check(run(*arguments[:-1], tmp_path / "x", "--vocab-size", "10"), 2, "too small for bpe")
+
+
+def test_the_tokenizer_command_run_again_says_that_all_is_done(run, tmp_path, corpus):
+    arguments = ("tokenizer", "--source", "text", "--input", corpus, "--output", tmp_path / "tok")
+    assert run(*arguments, "--vocab-size", "300")[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tok").iterdir()}
+    code, out, error = run(*arguments, "--vocab-size", "300")
+    assert (code, error) == (0, "")
+    assert out.splitlines() == [f"{tmp_path / 'tok'}: complete already: byte_bpe, 300 tokens"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tok").iterdir()} == before
+
+
+def test_a_tokenizer_of_something_else_is_not_taken_for_this_one(run, tmp_path, corpus):
+    arguments = ("tokenizer", "--source", "text", "--input", corpus, "--output", tmp_path / "tok")
+    assert run(*arguments, "--vocab-size", "300")[0] == 0
+    check(run(*arguments, "--vocab-size", "301"), 2, "tok was built with vocab-size 300, not 301")
+    size = ("--vocab-size", "300")
+    check(run(*arguments, *size, "--kind", "wordpiece"), 2, "with kind 'bpe', not 'wordpiece'")
+    check(run(*arguments, *size, "--cased"), 2, "with cased False, not True")
+    check(run(*arguments, *size, "--sample-mib", "3"), 2, "sample-mib")
+    check(run(*arguments, *size, "--split-blank-lines"), 2, "with split-blank-lines False")
+    (corpus / "more.txt").write_text("One more text.")
+    check(run(*arguments, *size), 2, "was built with input '")
+    (corpus / "more.txt").unlink()
+    (tmp_path / "tok" / "trained_from.json").write_text("{}x")
+    check(run(*arguments, *size), 2, "holds a tokenizer already", "no readable trained_from.json")
+    (tmp_path / "tok" / "trained_from.json").unlink()  # it came from elsewhere
+    check(run(*arguments, *size), 2, "holds a tokenizer already")
+
+
+@pytest.mark.parametrize("last", ["trained_from.json", "tokenizer.json"])
+def test_a_tokenizer_killed_while_written_is_trained_again(run, tmp_path, corpus, last):
+    arguments = ("tokenizer", "--source", "text", "--input", corpus, "--output", tmp_path / "tok")
+    assert run(*arguments, "--vocab-size", "300")[0] == 0
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "tok").iterdir()}
+    (tmp_path / "tok" / "tokenizer_config.json").unlink()
+    if last == "trained_from.json":
+        (tmp_path / "tok" / "tokenizer.json").unlink()
+    code, out, _ = run(*arguments, "--vocab-size", "300")
+    assert code == 0
+    assert "complete already" not in out
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tok").iterdir()} == whole
 
 
 @pytest.mark.parametrize("command", ["build", "tokenizer", "verify", "inspect", "sources"])

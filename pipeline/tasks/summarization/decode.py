@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, GPT2LMHeadModel
 
 from gpst.baseline import GPT2Baseline
 from gpst.model import GPST
@@ -15,6 +16,10 @@ from gpst.search.sampling import Sampling, drawn_from
 from gpst.search.write import sample_words
 from pipeline.tasks.finetune.text import Sentences
 from pipeline.tasks.summarization.config import SummarizationConfig
+
+# Transformers renamed this argument, and swallows names that it does not know.
+_FORWARD = signature(GPT2LMHeadModel.forward).parameters
+_CACHE = "cache" if "cache" in _FORWARD else "past_key_values"
 
 
 def write_summaries(
@@ -128,8 +133,8 @@ def _sampled(
             input_ids=ids,
             attention_mask=mask.long(),
             position_ids=position,
-            cache=cache,
             use_cache=True,
+            **{_CACHE: cache},
         )
         logits = out.logits[:, -1].double().cpu()
         words = [
