@@ -28,7 +28,8 @@ pass_on() {
   if [ -n "$ranks" ]; then kill -s "$1" $ranks 2> /dev/null; else kill -TERM -- "-$DEEPSPEED" 2> /dev/null; fi
 }
 INTERRUPTED=
-trap 'pass_on TERM' TERM HUP
+trap 'pass_on TERM' TERM
+trap 'pass_on HUP' HUP # the terminal closed: the ranks save and go on
 trap 'pass_on USR1' USR1
 trap 'INTERRUPTED=1; pass_on INT' INT
 

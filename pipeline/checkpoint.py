@@ -15,18 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from data_prep.files import write_atomically
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.files import open_model
 from pipeline.checkpoint_files import (
     FOLDER,
-    check_no_checkpoints,
-    mark_best,
+    LATEST,
+    SAVING,
     named_folder,
-    newest_whole,
     publish,
-    remove_leftovers,
-    remove_old,
-    set_aside,
     step_name,
     sync_files,
     whole_checkpoint,
@@ -34,9 +31,18 @@ from pipeline.checkpoint_files import (
 from pipeline.config import CheckpointConfig
 from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError
+from pipeline.lines import begin_line, complete_line, settle_best
 from pipeline.next_batch import NextBatch
 from pipeline.plan_ahead import FirstOrder, write_first_order
+from pipeline.retention import (
+    finish_publishing,
+    mark_best,
+    remove_leftovers,
+    remove_old,
+    set_aside,
+)
 from pipeline.saved_state import SavedState
+from pipeline.start_point import StartPoint, find_start
 from pipeline.state import TrainerState
 from pipeline.world import World
 
@@ -68,7 +74,7 @@ class Checkpoints:
         if self.last == final:
             return final
         state = replace(state, next_loss=self._next_batch.loss(engine, state.step))
-        staging = self.folder / f".saving-{final.name}"
+        staging = self.folder / f"{SAVING}{final.name}"
         staged, world = staging / final.name, self._world
 
         def make_room() -> None:
@@ -126,22 +132,58 @@ class Checkpoints:
                 f"{failed[0][1]}; earlier checkpoints are as they were"
             )
 
-    def find(self) -> tuple[Path, TrainerState] | None:
-        """The checkpoint to start from, by `checkpoint.resume`; None to start at step 0.
+    def find(self) -> StartPoint:
+        """Where to start, by `checkpoint.resume`; `begin` follows once that is loaded.
 
-        Rank 0 looks and verifies; it says on standard error what it refused and why.
+        Rank 0 looks and verifies. All that is changed is what a kill has cut short.
         """
-        found = self._find() if self._world.is_main else None
+        found = StartPoint()
+        if self._world.is_main:
+            self._say(self._finish_what_was_cut_short())
+            found = find_start(self.folder.parent, self._config.resume)
         return self._world.broadcast(found)
 
-    def _find(self) -> tuple[Path, TrainerState] | None:
-        resume = self._config.resume
-        if resume == "auto":
-            return newest_whole(self.folder, _refuse)
-        if resume == "never":
-            check_no_checkpoints(self.folder)
+    def _finish_what_was_cut_short(self) -> str | None:
+        if not self.folder.is_dir():
             return None
-        return whole_checkpoint(Path(resume))
+        finish_publishing(self.folder)
+        return complete_line(self.folder.parent)
+
+    def begin(self, start: StartPoint) -> None:
+        """Sets aside what the start leaves behind: refused checkpoints, an abandoned line.
+
+        Called when the start's checkpoint is loaded, so that one that cannot be used changes
+        nothing.
+
+        Raises:
+            CheckpointError: something cannot be renamed, raised on all ranks.
+        """
+        failure = None
+        if self._world.is_main:
+            try:
+                self._begin(start)
+            except (CheckpointError, OSError) as error:
+                failure = str(error)
+        failure = self._world.broadcast(failure)
+        if failure is not None:
+            raise CheckpointError(failure)
+
+    def _begin(self, start: StartPoint) -> None:
+        for checkpoint, reason in start.refused:
+            self._say(f"refused: {reason} (kept as {set_aside(checkpoint).name})")
+        if start.refused and start.checkpoint is not None:
+            write_atomically(self.folder / LATEST, (start.checkpoint.name + "\n").encode())
+        if start.line is not None:
+            self._say(begin_line(self.folder.parent, start.line))
+        elif start.state is not None and self.folder.is_dir():
+            best = start.state.best
+            settle_best(self.folder, int(best["step"]) if best else None)
+        for said in start.says:
+            self._say(said)
+
+    def _say(self, said: str | None) -> None:
+        if said is not None:
+            print(f"pretrain: {said}", file=sys.stderr, flush=True)
 
     def load(self, engine: Engine, checkpoint: Path, state: TrainerState) -> None:
         """Restores parameters, moments and counters from a verified checkpoint and its state.
@@ -154,11 +196,6 @@ class Checkpoints:
         engine.restore(SavedState(checkpoint), state.step)
         self._next_batch.check(engine, state.step, state.next_loss, checkpoint)
         self.last = checkpoint
-
-
-def _refuse(checkpoint: Path, error: CheckpointError) -> None:
-    aside = set_aside(checkpoint)
-    print(f"pretrain: refused: {error} (kept as {aside.name})", file=sys.stderr, flush=True)
 
 
 def _check_complete(folder: Path, world_size: int, engine: Engine) -> None:

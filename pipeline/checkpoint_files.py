@@ -5,29 +5,39 @@
     run_dir/checkpoints/latest            the name of the newest one
     run_dir/checkpoints/best              the name of the best one by checkpoint.best_metric
 
+    run_dir/checkpoints/line.json         where this line of the run began (pipeline/lines.py)
+
 A checkpoint is written under a name that starts with a dot and renamed when every file of it is on
-disk. A folder that fails its manifest is refused, by name and with the reason.
+disk. A folder that fails its manifest is refused, by name and with the reason. Nothing is renamed
+for a reason that may pass: a file that cannot be read just now, or another program's version.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data_prep.files import sync_directory, write_atomically
-from pipeline.errors import CheckpointError, ConfigError, OtherVersionError
+from pipeline.errors import CheckpointError, ConfigError, OtherVersionError, UnreadableError
+from pipeline.run_folder import CHECKPOINTS
 from pipeline.state import TrainerState
 
-FOLDER = "checkpoints"
+FOLDER = CHECKPOINTS
 MANIFEST = "manifest.json"
 STATE = "state.json"
 LATEST = "latest"
 BEST = "best"
 STEP_PREFIX = "step-"
 REFUSED_PREFIX = "refused-"
+SAVING = ".saving-"
+"""Begins the name of the folder that a checkpoint is written in."""
+REPLACED = ".replaced-"
+"""Begins the name of what a checkpoint of the same step replaces, while it does."""
 FORMAT_VERSION = 1
 
 
@@ -36,10 +46,36 @@ def step_name(step: int) -> str:
     return f"{STEP_PREFIX}{step:09d}"
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step in the name of a checkpoint's folder."""
+    return int(checkpoint.name[len(STEP_PREFIX) :])
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Published checkpoints by their steps, oldest first; whole or not."""
-    names = folder.glob(f"{STEP_PREFIX}*")
-    return sorted(p for p in names if p.is_dir() and p.name[len(STEP_PREFIX) :].isdigit())
+    """Published checkpoints by their steps, oldest first; whole or not.
+
+    Raises:
+        UnreadableError: the folder is there and cannot be listed.
+    """
+    found = _list(folder, STEP_PREFIX)
+    return [p for p in found if p.name[len(STEP_PREFIX) :].isdigit() and p.is_dir()]
+
+
+def list_refused(folder: Path) -> list[Path]:
+    """What earlier starts refused and set aside, by name; raises as `list_checkpoints`."""
+    return _list(folder, REFUSED_PREFIX)
+
+
+def _list(folder: Path, prefix: str) -> list[Path]:
+    try:  # not glob, for which a folder that may not be read is an empty one
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UnreadableError(
+            f"{folder} cannot be read ({error.strerror or error}): mend that and start again"
+        ) from None
+    return [folder / name for name in sorted(names) if name.startswith(prefix)]
 
 
 def publish(staged: Path, final: Path, state: TrainerState) -> None:
@@ -52,7 +88,7 @@ def publish(staged: Path, final: Path, state: TrainerState) -> None:
     write_atomically(staged / MANIFEST, json.dumps(manifest, indent=1).encode())
     replaced = None
     if final.exists():  # refused earlier, or of a run that was told to start before it
-        replaced = final.with_name(f".replaced-{final.name}")
+        replaced = final.with_name(REPLACED + final.name)
         shutil.rmtree(replaced, ignore_errors=True)
         os.rename(final, replaced)
     os.rename(staged, final)
@@ -74,60 +110,118 @@ def verify(checkpoint: Path) -> TrainerState:
     """The state in a checkpoint, once all its files were found as they were written.
 
     Raises:
-        CheckpointError: names the checkpoint, the file and what is wrong with it.
+        CheckpointError: names the checkpoint, the file and what is wrong with it for good.
+        UnreadableError: it cannot be read now, or not by this version of the program.
     """
     manifest = _read_json(checkpoint, MANIFEST)
-    sealed = manifest.pop("sha256", None)
-    if manifest.get("format_version") != FORMAT_VERSION:
-        found = manifest.get("format_version")
-        raise OtherVersionError(f"checkpoint {checkpoint}: format {found!r}, not {FORMAT_VERSION}")
+    sealed, version = manifest.pop("sha256", None), manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise OtherVersionError(
+            f"checkpoint {checkpoint}: format {version!r}, this program reads {FORMAT_VERSION}: "
+            "go on with the program that wrote it"
+        )
     if sealed != _digest_of(manifest):
         raise CheckpointError(f"checkpoint {checkpoint}: {MANIFEST} was altered")
     for name, recorded in manifest["files"].items():
         path = checkpoint / name
-        if not path.is_file():
-            raise CheckpointError(f"checkpoint {checkpoint}: {name} is missing")
-        size = path.stat().st_size
+        with _readable(checkpoint, name):
+            size = path.stat().st_size
         if size != recorded["num_bytes"]:
             raise CheckpointError(
                 f"checkpoint {checkpoint}: {name} has {size} bytes, not {recorded['num_bytes']}"
             )
-        if _sha256(path) != recorded["sha256"]:
+        with _readable(checkpoint, name):
+            found = _sha256(path)
+        if found != recorded["sha256"]:
             raise CheckpointError(f"checkpoint {checkpoint}: {name} was altered (sha256 differs)")
+    return TrainerState.from_dict(_read_json(checkpoint, STATE), checkpoint)
+
+
+@contextmanager
+def _readable(checkpoint: Path, name: str) -> Iterator[None]:
+    """Tells a file that is gone from one that cannot be read for now."""
     try:
-        return TrainerState.from_dict(_read_json(checkpoint, STATE))
-    except OtherVersionError as error:
-        raise OtherVersionError(f"checkpoint {checkpoint}: {error}") from None
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"checkpoint {checkpoint}: {name} is missing") from None
+    except OSError as error:
+        raise UnreadableError(
+            f"checkpoint {checkpoint}: {name} cannot be read ({error.strerror or error}): mend "
+            "that and start again, or name an older checkpoint (checkpoint.resume=PATH)"
+        ) from None
 
 
-def newest_whole(
-    folder: Path, refuse: Callable[[Path, CheckpointError], None]
-) -> tuple[Path, TrainerState] | None:
-    """The newest checkpoint that is whole, and its state; None when there are none at all.
+@dataclass(frozen=True)
+class Newest:
+    """The newest whole checkpoint of a run, and what was passed over."""
 
-    Args:
-        refuse: told of each newer one that is not.
+    path: Path
+    state: TrainerState
+    refused: tuple[tuple[Path, str], ...] = ()
+    """Newer ones that are damaged, each with the reason."""
+
+
+def newest_whole(folder: Path) -> Newest | None:
+    """The newest checkpoint that is whole: what `latest` names, or the one before it that is.
+
+    None when there is nothing, and never was: no checkpoint, no refused one and no `latest`.
 
     Raises:
-        OtherVersionError: of the newest one that is whole; it and all others stay as they are.
         CheckpointError: there are checkpoints and none is whole.
+        UnreadableError: a newer one than the whole ones cannot be read, for a reason that may pass.
     """
-    found = list_checkpoints(folder)
-    last: CheckpointError | None = None
-    for checkpoint in reversed(found):
+    refused: list[tuple[Path, str]] = []
+    for checkpoint in newest_first(folder):
         try:
-            return checkpoint, verify(checkpoint)
-        except OtherVersionError:
+            return Newest(checkpoint, verify(checkpoint), tuple(refused))
+        except UnreadableError:
             raise
         except CheckpointError as error:
-            refuse(checkpoint, error)
-            last = error
-    if last is not None:
+            refused.append((checkpoint, str(error)))
+    earlier = list_refused(folder)
+    if not refused and not earlier and read_pointer(folder, LATEST) is None:
+        return None
+    anew = "put a whole copy back, or start from step 0 with checkpoint.resume=none, which sets "
+    anew += "aside what is there"
+    if refused:
+        reason = refused[0][1]
+        count = len(refused) + len(earlier)
         raise CheckpointError(
-            f"none of the {len(found)} checkpoints in {folder} is whole (the oldest: {last}); "
-            "remove the folder to start from step 0"
+            f"none of the {count} checkpoints in {folder} is whole (the newest: {reason}); {anew}"
         )
-    return None
+    if earlier:
+        raise CheckpointError(
+            f"the checkpoints in {folder} were all refused as damaged ({earlier[-1].name}); {anew}"
+        )
+    raise CheckpointError(
+        f"{folder / LATEST} names {read_pointer(folder, LATEST)}, and no checkpoint is there; "
+        f"{anew}"
+    )
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Checkpoints up to the one that `latest` names, or all when that one is not there."""
+    found = list_checkpoints(folder)
+    latest = read_pointer(folder, LATEST)
+    if latest is not None and (folder / latest) in found:
+        found = found[: found.index(folder / latest) + 1]
+    return found[::-1]
+
+
+def read_pointer(folder: Path, name: str) -> str | None:
+    """The name in `latest` or `best`; None when the file is missing.
+
+    Raises:
+        UnreadableError: it cannot be read.
+    """
+    try:
+        return (folder / name).read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableError(
+            f"{folder / name} cannot be read ({error.strerror or error}): mend that and start again"
+        ) from None
 
 
 def named_folder(path: str | Path) -> Path:
@@ -151,63 +245,21 @@ def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
     if (path / MANIFEST).exists():
         return path, verify(path)
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
-    found = newest_whole(folder, lambda *_: None)
+    found = newest_whole(folder)
     if found is None:
         raise CheckpointError(
             f"no checkpoint in {path}: give a folder like {FOLDER}/{step_name(100)}, or a run's"
         )
-    return found
+    return found.path, found.state
 
 
 def check_no_checkpoints(folder: Path) -> None:
     """Refuses `checkpoint.resume: never` where there is something to resume."""
-    if folder.is_dir() and any(folder.glob("step-*")):
+    if list_checkpoints(folder) or list_refused(folder):
         raise ConfigError(
-            f"checkpoint.resume: never, but {folder} holds checkpoints; set it to auto, give "
-            "another run_dir, or remove the folder"
+            f"checkpoint.resume: never, but {folder} holds checkpoints; set it to auto, or to none "
+            "(which sets them aside), or give another run_dir"
         )
-
-
-def set_aside(checkpoint: Path) -> Path:
-    """Renames a refused checkpoint, so that it is neither tried nor counted again."""
-    aside = checkpoint.with_name(REFUSED_PREFIX + checkpoint.name)
-    shutil.rmtree(aside, ignore_errors=True)
-    os.rename(checkpoint, aside)
-    return aside
-
-
-def mark_best(folder: Path, step: int) -> None:
-    """Lets `best` name the checkpoint of a step, if it is there."""
-    name = step_name(step)
-    if (folder / name).is_dir():
-        write_atomically(folder / BEST, (name + "\n").encode())
-
-
-def remove_old(
-    folder: Path, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
-) -> list[Path]:
-    """Removes checkpoints but the newest ones, those at multiples and those of `keep_steps`.
-
-    Returns:
-        the removed.
-    """
-    removed = []
-    for checkpoint in list_checkpoints(folder)[:-keep_last]:
-        step = int(checkpoint.name[len(STEP_PREFIX) :])
-        if (keep_every_steps is None or step % keep_every_steps) and step not in keep_steps:
-            # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
-            doomed = checkpoint.with_name(f".removed-{checkpoint.name}")
-            os.rename(checkpoint, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-            removed.append(checkpoint)
-    return removed
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed process left: unfinished, replaced and half-removed checkpoints."""
-    for path in folder.glob(".*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _record(path: Path) -> dict[str, Any]:
@@ -224,11 +276,11 @@ def _digest_of(body: dict[str, Any]) -> str:
 
 
 def _read_json(checkpoint: Path, name: str) -> dict[str, Any]:
+    with _readable(checkpoint, name):
+        content = (checkpoint / name).read_bytes()
     try:
-        values = json.loads((checkpoint / name).read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"checkpoint {checkpoint}: {name} is missing") from None
-    except (OSError, ValueError) as error:
+        values = json.loads(content)
+    except ValueError as error:
         raise CheckpointError(
             f"checkpoint {checkpoint}: {name} cannot be read ({type(error).__name__})"
         ) from None

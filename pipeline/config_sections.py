@@ -191,7 +191,9 @@ class CheckpointConfig:
     best_is: Literal["lowest", "highest"] = "lowest"
     """Which value of best_metric is the best."""
     resume: str = "auto"
-    """auto: the newest whole checkpoint of run_dir if any; never; or a checkpoint's path."""
+    """auto: what `latest` names in run_dir, or the newest whole checkpoint; never: step 0, refused
+    where there are checkpoints; none: step 0, what is there is set aside; or a checkpoint's path: a
+    new line begins there, and the same command again goes on with it (docs/soak.md)."""
     init_from: str | None = None
     """Weights to start from when there is nothing to resume: a checkpoint, a run, or an exported
     model, of the same model. Optimizer, step and data order start anew."""
@@ -203,7 +205,7 @@ class CheckpointConfig:
         require_interval("checkpoint.every_steps", self.every_steps)
         require_interval("checkpoint.keep_every_steps", self.keep_every_steps)
         require(self.keep_last >= 1, "checkpoint.keep_last", self.keep_last, ">= 1")
-        require(bool(self.resume), "checkpoint.resume", self.resume, "auto | never | a path")
+        require(bool(self.resume), "checkpoint.resume", self.resume, "auto | never | none | a path")
         require(self.init_from != "", "checkpoint.init_from", self.init_from, "a path, or null")
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 
-TENSORBOARD = "tensorboard"
+from pipeline.run_folder import TENSORBOARD
+
 BY_TOKENS = "by_tokens/"
 
 

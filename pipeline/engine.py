@@ -204,7 +204,19 @@ def create_engine(model: nn.Module, config: RunConfig, plan: BatchPlan, world: W
             optimizer=optimizer,
             config=deepspeed_config(config, plan),
         )
+    world.end_groups = _end_groups
     return Engine(raw, optimizer, config)
+
+
+def _end_groups() -> None:
+    """Ends DeepSpeed's process groups with torch's, and lets go of them: else their threads live
+    on, and one that wants the interpreter while that is ending takes the process with it.
+    """
+    from deepspeed.comm import comm
+
+    if comm.is_initialized():
+        comm.destroy_process_group()
+    comm.cdb = None
 
 
 def check_precision(precision: str, device: torch.device) -> None:

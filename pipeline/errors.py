@@ -12,6 +12,10 @@ from data_prep.errors import DataPrepError
 from gpst.config import ConfigError as ModelConfigError
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ACCESS_ERRORS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE),
+    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+)
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_DATA = 3
@@ -52,7 +56,11 @@ class CheckpointError(PipelineError):
     exit_code = EXIT_DATA
 
 
-class OtherVersionError(CheckpointError):
+class UnreadableError(CheckpointError):
+    """A checkpoint that cannot be read for a reason that may pass: it stays as it is."""
+
+
+class OtherVersionError(UnreadableError):
     """A checkpoint is of another version of this program: whole, but not for this one."""
 
 
@@ -78,6 +86,8 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
         where = error.filename or "a file"
         return f"{where}: {error.strerror}; free some space, then start it again", EXIT_DATA
+    if isinstance(error, OSError) and error.errno in _ACCESS_ERRORS and error.filename:
+        return f"{error.filename}: {error.strerror}; mend that, then start it again", EXIT_DATA
     return None
 
 

@@ -87,8 +87,11 @@ class Trainer:
         last = train.last_step
         started_at = self.state.step
         while self.state.step < last:
-            if self.world.any(self.world.stop.requested):
+            end, save = self.world.wishes()
+            if end:
                 return self._stopped(started_at)
+            if save and self.state.step > started_at:
+                self._save(must=False)
             report = take_step(
                 self.engine,
                 self.plan.source,

@@ -13,22 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import write_atomically
+from pipeline.run_folder import METRICS, free_name
 
-FILE_NAME = "metrics.jsonl"
-SAMPLES = "samples.jsonl"
-"""Lines of the same kind: trees and continuations."""
+FILE_NAME = METRICS
 
 
 class MetricsFile:
     """Appends lines to a run's metrics.jsonl, or to another file of lines with steps.
 
     Lines of steps after `start_step`, which a resumed run will take again, and torn lines are
-    removed first; a run that starts at step 0 starts with an empty file.
+    removed first; a run that starts at step 0 begins a new file and keeps one that is there under
+    another name.
     """
 
     def __init__(self, run_dir: Path, start_step: int, name: str = FILE_NAME) -> None:
         self.path = run_dir / name
-        kept = [line for line in read_metrics(self.path) if line["step"] <= start_step > 0]
+        if start_step == 0:
+            _keep_earlier(self.path)
+        kept = [line for line in read_metrics(self.path) if line["step"] <= start_step]
         self.last_line: dict[str, Any] | None = kept[-1] if kept else None
         """The last line that was kept, if any."""
         write_atomically(self.path, "".join(map(_to_line, kept)).encode())
@@ -62,6 +64,15 @@ class MetricsFile:
     def close(self) -> None:
         self.sync()
         self._file.close()
+
+
+def _keep_earlier(path: Path) -> None:
+    """Renames what an earlier start wrote that came to no checkpoint."""
+    if path.exists() and path.stat().st_size:
+        kept = free_name(path.with_name(f"{path.stem}.earlier{path.suffix}"))
+        os.rename(path, kept)
+        said = f"{path} begins anew at step 0; what an earlier start wrote is kept in {kept.name}"
+        print(said, file=sys.stderr, flush=True)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

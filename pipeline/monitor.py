@@ -18,7 +18,8 @@ from tqdm import tqdm
 from pipeline import talk
 from pipeline.curves import Curves
 from pipeline.errors import ConfigError
-from pipeline.metrics_file import SAMPLES, MetricsFile
+from pipeline.metrics_file import MetricsFile
+from pipeline.run_folder import SAMPLES
 from pipeline.samples import Samples, tree_change
 from pipeline.weights_and_biases import WandbRun
 

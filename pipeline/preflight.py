@@ -10,9 +10,10 @@ from pipeline.config import DataConfig, RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource, open_datasets, open_source
 from pipeline.engine_config import check_deepspeed_entries
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import DataError
 from pipeline.memory import GIB, checkpoint_bytes, model_size
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
+from pipeline.run_folder import check_run_dir
 from pipeline.samples import FixedSentences
 from pipeline.weights_and_biases import import_wandb
 
@@ -46,6 +47,7 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
     Raises:
         ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
     """
+    check_run_dir(Path(config.run_dir))
     batches = batch_plan(config, world_size)
     check_deepspeed_entries(config, batches)
     datasets = open_datasets(config.data)
@@ -73,8 +75,6 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
 
 def _check_disk(config: RunConfig) -> None:
     run_dir = Path(config.run_dir)
-    if run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError(f"run_dir: {run_dir} is a file; give a folder")
     existing = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
     there = len(list_checkpoints(run_dir / FOLDER)) if run_dir.is_dir() else 0
     # One more than is kept: the old ones go only when the new one is whole.

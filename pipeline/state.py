@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import REPOSITORY, RunConfig, config_to_dict
-from pipeline.errors import CheckpointError, ConfigError, OtherVersionError
+from pipeline.errors import ConfigError, OtherVersionError
 
 STATE_VERSION = 3
 """3: phi_beta has a map for either sibling."""
@@ -55,20 +55,25 @@ class TrainerState:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TrainerState":
-        """Raises OtherVersionError for another version, CheckpointError for a wrong structure."""
-        found = values.get("state_version")
+    def from_dict(cls, values: Mapping[str, Any], where: Path) -> "TrainerState":
+        """The state in the checkpoint `where`.
+
+        Raises:
+            OtherVersionError: it is of another version, or has other fields.
+        """
+        found, writer = values.get("state_version"), values.get("git_revision")
+        cure = f"go on with the program that wrote it{f' (revision {writer})' if writer else ''}"
         if found != STATE_VERSION:
-            writer = values.get("git_revision")
             raise OtherVersionError(
-                f"the checkpoint's state has version {found!r}, this program reads "
-                f"{STATE_VERSION}; go on with the program that wrote it"
-                f"{f' (revision {writer})' if writer else ''}, or export the model with it"
+                f"checkpoint {where}: its state has version {found!r}, this program reads "
+                f"{STATE_VERSION}; {cure}, or export the model with it"
             )
         names = {f.name for f in fields(cls)}
         if set(values) != names:
             odd = ", ".join(sorted(set(values) ^ names))
-            raise CheckpointError(f"the checkpoint's state has other fields than known: {odd}")
+            raise OtherVersionError(
+                f"checkpoint {where}: its state has other fields than known ({odd}); {cure}"
+            )
         return cls(**values)
 
 

@@ -1,9 +1,14 @@
-"""A wish to end the run at the next step: signals, and the death of the launcher."""
+"""Wishes that the run heeds at the next step: signals, and the death of the launcher."""
 
+import atexit
 import os
 import signal
+import sys
+import threading
 import time
+from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 from pipeline.errors import EXIT_INTERRUPTED
 
@@ -11,39 +16,81 @@ ONE_DELIVERY_S = 1.0
 """Launchers pass a signal on to ranks that got it themselves: both are one wish."""
 
 
+def end_process(code: int) -> NoReturn:
+    """Ends this process: its threads joined, its exit handlers run, its output written.
+
+    Without the interpreter's teardown: a library's thread (gloo's) that comes late on a full
+    machine and wants the interpreter while that is being taken down ends the process with -6.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 class StopRequest:
     """Remembers that the run should save and end; a second signal ends the process at once.
 
-    SIGTERM and SIGUSR1 (Slurm's warning) ask for an end with exit code 0, Ctrl-C with 130.
+    SIGTERM and SIGUSR1 (Slurm's warning) ask for an end with exit code 0, Ctrl-C with 130. A
+    terminal that closes (SIGHUP) asks for a checkpoint alone: the run outlives it, also where its
+    launcher does not. What ignores SIGHUP (nohup) goes on ignoring it.
     """
 
     def __init__(self) -> None:
-        self.reason: str | None = None
         self.exit_code = 0
+        self._reason: str | None = None
+        self._orphaned = self._hung_up = self._wants_save = False
         self._since = 0.0
         self._previous: dict[int, object] = {}
 
     @property
+    def reason(self) -> str | None:
+        """Why the run should end; None: it should not."""
+        if self._reason is None and self._orphaned and not self._hung_up:
+            return "the end of the deepspeed command"
+        return self._reason
+
+    @property
     def requested(self) -> bool:
+        """Whether the run should end."""
         return self.reason is not None
 
     def request(self, reason: str, exit_code: int = 0) -> None:
         """Asks for the end; the first reason stays."""
-        if self.reason is None:
-            self.reason, self.exit_code, self._since = reason, exit_code, time.monotonic()
+        if self._reason is None:
+            self._reason, self.exit_code, self._since = reason, exit_code, time.monotonic()
+
+    def launcher_is_gone(self) -> None:
+        """Asks for the end, unless the terminal has closed, which ends a launcher too."""
+        self._orphaned = True
+
+    def takes_save(self) -> bool:
+        """Whether a checkpoint is wanted since the last call."""
+        wanted, self._wants_save = self._wants_save, False
+        return wanted
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_hangup)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
+    def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
+        self._hung_up = self._wants_save = True
+
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.requested and time.monotonic() - self._since > ONE_DELIVERY_S:
-            os.write(2, b"second signal: stopped at once, without saving\n")
+        if self._reason is not None and time.monotonic() - self._since > ONE_DELIVERY_S:
+            with suppress(OSError):  # nobody may listen any more
+                os.write(2, b"second signal: stopped at once, without saving\n")
             os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else 128 + number)
         name = signal.Signals(number).name
         self.request(name, EXIT_INTERRUPTED if number == signal.SIGINT else 0)

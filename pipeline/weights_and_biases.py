@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from data_prep.files import write_atomically
 from pipeline.errors import ConfigError
-
-ID_FILE = "wandb_id"
+from pipeline.run_folder import WANDB_ID
 
 
 def import_wandb() -> Any:
@@ -41,7 +40,7 @@ class WandbRun:
     def __init__(self, project: str, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._wandb = import_wandb()
         self._failed = False
-        id_file = run_dir / ID_FILE
+        id_file = run_dir / WANDB_ID
         run_id = id_file.read_text().strip() if id_file.exists() else self._wandb.util.generate_id()
         write_atomically(id_file, (run_id + "\n").encode())
         try:

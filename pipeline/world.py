@@ -9,6 +9,7 @@ that exactly one line is printed and every rank ends with the same code, also wh
 see a broken connection, or nothing at all (a collective that would wait for its time-out).
 """
 
+import gc
 import os
 import sys
 import threading
@@ -46,10 +47,14 @@ class World:
         self.is_main = placement.rank == 0
         self.device = device
         self.stop = stop
+        self.end_groups: Callable[[], None] = distributed.destroy_process_group
+        """Ends all process groups; replaced by what makes more of them."""
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; the same answer on all."""
-        return bool(self.sum(torch.tensor([int(flag)], device=self.device)).item())
+    def wishes(self) -> tuple[bool, bool]:
+        """Whether any rank should end the run, or wants a checkpoint; the same on all."""
+        own = [int(self.stop.requested), int(self.stop.takes_save())]
+        end, save = self.sum(torch.tensor(own, device=self.device)).tolist()
+        return bool(end), bool(save)
 
     def sum(self, values: Tensor) -> Tensor:
         """The tensor, summed over the ranks in place."""
@@ -161,9 +166,10 @@ def _open_world(meeting: Meeting) -> Iterator[World]:
         except BaseException:
             # Among several ranks the group may be broken: the process ends without it.
             if placement.size == 1:
-                distributed.destroy_process_group()
+                world.end_groups()
             raise
-    distributed.destroy_process_group()
+    world.end_groups()
+    gc.collect()  # what still holds a group holds its threads
 
 
 @contextmanager
@@ -177,7 +183,7 @@ def _watch(meeting: Meeting, stop: StopRequest) -> Iterator[None]:
         store = meeting.store.clone() if several else None  # type: ignore[attr-defined]
         while not over.wait(WATCH_EVERY_S):
             if launcher is not None and _launcher_parent() != launcher:
-                stop.request("the deepspeed command ended")
+                stop.launcher_is_gone()
             code = None
             if store is not None:
                 try:

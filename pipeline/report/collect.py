@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.metrics_file import FILE_NAME, read_metrics
+from pipeline.run_folder import ABANDONED
 from pipeline.tasks.outcome import RESULTS
 
 
@@ -65,6 +66,8 @@ def collect(folders: Sequence[str]) -> Collected:
             if not (seed and (file.parent.parent / RESULTS).is_file()):
                 results[file.resolve()] = Result(file.parent, _read(file))
         for file in sorted(folder.rglob(FILE_NAME)):
+            if any(part.startswith(ABANDONED) for part in file.relative_to(folder).parts):
+                continue  # a line that its run has left; its folder can be given itself
             metrics = read_metrics(file)
             if metrics:
                 trainings[file.resolve()] = Training(file.parent, metrics)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from gpst.hf.formats import as_svg
 from gpst.hf.interface import ParsedSentence
 from gpst.tree import Tree
-from pipeline.metrics_file import SAMPLES
 from pipeline.report.charts import chart
 from pipeline.report.collect import Result, Training, label, read_lines
+from pipeline.run_folder import SAMPLES
 from pipeline.tasks.outcome import PREDICTIONS
 
 _CURVES = {

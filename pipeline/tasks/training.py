@@ -82,12 +82,14 @@ def start(
     torch.manual_seed(config.seed)
     model = build(config)
     model.checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
-    if found is None:
+    if found.checkpoint is None or found.state is None:
         if config.checkpoint.init_from is not None:
             load_init_weights(model, config.checkpoint.init_from)
-        return create_engine(model, config, plan.batches, world), state
-    checkpoint, saved = found
-    check_same_run(saved, config, fingerprint, checkpoint)
-    engine = create_engine(model, config, plan.batches, world)
-    checkpoints.load(engine, checkpoint, saved)
-    return engine, resumed_state(saved, state)
+        engine = create_engine(model, config, plan.batches, world)
+    else:
+        check_same_run(found.state, config, fingerprint, found.checkpoint)
+        engine = create_engine(model, config, plan.batches, world)
+        checkpoints.load(engine, found.checkpoint, found.state)
+        state = resumed_state(found.state, state)
+    checkpoints.begin(found)
+    return engine, state

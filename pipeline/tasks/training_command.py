@@ -6,13 +6,15 @@ import os
 import signal
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from pipeline.command_line import Parser
 from pipeline.errors import EXIT_INTERRUPTED, ConfigError, PipelineError, report
 from pipeline.ranks import Placement, find_placement
-from pipeline.talk import be_quiet
+from pipeline.talk import be_quiet, outliving_the_terminal
 
 if TYPE_CHECKING:
     from pipeline.world import World
@@ -39,7 +41,16 @@ class Described(Protocol):
         ...
 
 
-C = TypeVar("C")
+class Configured(Protocol):
+    """A configuration of a run."""
+
+    @property
+    def run_dir(self) -> str:
+        """Where it writes."""
+        ...
+
+
+C = TypeVar("C", bound=Configured)
 P = TypeVar("P", bound=Described)
 
 
@@ -96,13 +107,19 @@ class TrainingCommand(Generic[C, P]):
             # Of several ranks the first says it below, so that one line appears.
         except BrokenPipeError as error:
             return report(error, self.name)
+        with outliving_the_terminal(), ExitStack() as held:
+            return self._train(argv, held)
+
+    def _train(self, argv: Sequence[str], held: ExitStack) -> int:
+        from pipeline.run_folder import only_run
         from pipeline.world import launch
 
         plans: list[P] = []
 
         def prepare(placement: Placement) -> None:
-            arguments = self._parser().parse_intermixed_args(argv)
-            plans.append(self.check(self._load(arguments), placement.size))
+            config = self._load(self._parser().parse_intermixed_args(argv))
+            held.enter_context(only_run(Path(config.run_dir)))
+            plans.append(self.check(config, placement.size))
 
         def body(world: World) -> int:
             if plans:

@@ -15,15 +15,13 @@ from pipeline.checkpoint_files import (
     list_checkpoints,
     newest_whole,
     publish,
-    remove_leftovers,
-    remove_old,
-    set_aside,
     step_name,
     verify,
     whole_checkpoint,
 )
 from pipeline.config import load_config
-from pipeline.errors import CheckpointError, ConfigError, OtherVersionError
+from pipeline.errors import CheckpointError, ConfigError, OtherVersionError, UnreadableError
+from pipeline.retention import finish_publishing, remove_leftovers, remove_old, set_aside
 from pipeline.state import (
     TrainerState,
     check_same_run,
@@ -132,20 +130,121 @@ def alter_state(final):
 def test_damage_is_found_and_the_one_before_taken(folder, state, damage, words):
     first, second = write(folder, state, 1), write(folder, state, 2)
     damage(second)
-    refused = []
-    found = newest_whole(folder, lambda path, error: refused.append((path, str(error))))
-    assert found == (first, at(state, 1))
-    ((path, reason),) = refused
+    found = newest_whole(folder)
+    assert found is not None
+    assert (found.path, found.state) == (first, at(state, 1))
+    ((path, reason),) = found.refused
     assert path == second
     assert words in reason
     assert str(second) in reason
 
 
 def test_nothing_whole_is_an_error_and_nothing_at_all_is_not(folder, state):
-    assert newest_whole(folder.parent / "absent", lambda *_: None) is None
-    truncate(write(folder, state, 1))
-    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
-        newest_whole(folder, lambda *_: None)
+    assert newest_whole(folder.parent / "absent") is None
+    final = write(folder, state, 1)
+    truncate(final)
+    with pytest.raises(CheckpointError, match=r"none of the 1 .*checkpoint.resume=none"):
+        newest_whole(folder)
+    set_aside(final)
+    with pytest.raises(CheckpointError, match=r"all refused .*checkpoint.resume=none"):
+        newest_whole(folder)
+    shutil.rmtree(folder / "refused-step-000000001")
+    with pytest.raises(CheckpointError, match=r"latest names step-000000001.*resume=none"):
+        newest_whole(folder)
+
+
+def reseal(final, name, change):
+    """Alters a file and makes the manifest fit it, as another program would have written both."""
+    path = final / name
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+    if name == "manifest.json":
+        return
+    manifest = json.loads((final / "manifest.json").read_text())
+    del manifest["sha256"]
+    manifest["files"][name] = checkpoint_files._record(path)
+    manifest["sha256"] = checkpoint_files._digest_of(manifest)
+    (final / "manifest.json").write_text(json.dumps(manifest))
+
+
+def another_format(final):
+    reseal(final, "manifest.json", lambda values: values.update(format_version=99))
+
+
+def another_state(final):
+    reseal(final, "state.json", lambda values: values.update(state_version=99))
+
+
+def more_fields(final):
+    reseal(final, "state.json", lambda values: values.update(mood="good"))
+
+
+@pytest.mark.parametrize("change", [another_format, another_state, more_fields])
+def test_another_version_is_no_damage(folder, state, change):
+    """The one before is not taken instead: a few thousand steps would be lost for a wrong venv."""
+    write(folder, state, 1)
+    change(write(folder, state, 2))
+    with pytest.raises(
+        OtherVersionError, match=r"step-000000002.*go on with the program that wrote"
+    ):
+        newest_whole(folder)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "a.pt", "state.json"])
+def test_what_cannot_be_read_for_now_is_no_damage(folder, state, name, monkeypatch):
+    write(folder, state, 1)
+    second = write(folder, state, 2)
+    plain = open
+
+    def refuse(file, *arguments, **options):
+        if str(file) == str(second / name):
+            raise OSError(5, "Input/output error", str(file))
+        return plain(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("io.open", refuse)
+    with pytest.raises(UnreadableError, match=rf"{name} cannot be read \(Input/output error\)"):
+        newest_whole(folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(folder, state, monkeypatch):
+    write(folder, state, 1)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(UnreadableError, match=r"cannot be read \(Permission denied\)"):
+        newest_whole(folder)
+
+
+def test_latest_is_what_a_start_reads(folder, state):
+    for step in (1, 2, 3):
+        write(folder, state, step)
+    (folder / "latest").write_text("step-000000002\n")
+    found = newest_whole(folder)
+    assert found is not None
+    assert found.path == folder / step_name(2)
+    (folder / "latest").write_text("step-000000009\n")  # gone: the newest that is there
+    found = newest_whole(folder)
+    assert found is not None
+    assert found.path == folder / step_name(3)
+
+
+def test_a_publication_that_was_cut_short_is_finished(folder, state):
+    """Killed after the checkpoint had its name, and before `latest` said so."""
+    write(folder, state, 1)
+    final = write(folder, state, 2)
+    (folder / "latest").write_text("step-000000001\n")
+    finish_publishing(folder)
+    assert (folder / "latest").read_text() == "step-000000001\n"  # nobody was publishing
+    (folder / f".saving-{final.name}").mkdir()
+    finish_publishing(folder)
+    assert (folder / "latest").read_text() == "step-000000002\n"
+    os.rename(final, folder / f".replaced-{final.name}")
+    finish_publishing(folder)
+    assert verify(final).step == 2
 
 
 def test_a_run_a_folder_or_a_checkpoint_can_be_named(folder, state):
@@ -160,6 +259,8 @@ def test_refused_checkpoints_are_set_aside(folder, state):
     second = [write(folder, state, step) for step in (1, 2)][1]
     assert set_aside(second).name == "refused-step-000000002"
     assert [path.name for path in list_checkpoints(folder)] == ["step-000000001"]
+    second = write(folder, state, 2)
+    assert set_aside(second).name == "refused-step-000000002.2"  # the first one stays
 
 
 @pytest.mark.parametrize(
@@ -171,6 +272,15 @@ def test_retention(folder, state, keep_last, keep_every, kept):
         write(folder, state, step)
     remove_old(folder, keep_last, keep_every)
     assert [path.name for path in list_checkpoints(folder)] == [step_name(k) for k in kept]
+
+
+def test_retention_counts_back_from_latest(folder, state):
+    """What is newer than `latest` belongs to another line and pushes nothing out."""
+    for step in (10, 20, 30, 40):
+        write(folder, state, step)
+    (folder / "latest").write_text("step-000000020\n")
+    assert remove_old(folder, 1, None) == [folder / step_name(10)]
+    assert [int(path.name[5:]) for path in list_checkpoints(folder)] == [20, 30, 40]
 
 
 def test_kill_while_publishing_leaves_the_old_ones(folder, state, monkeypatch):
@@ -195,20 +305,18 @@ def test_kill_while_publishing_leaves_the_old_ones(folder, state, monkeypatch):
                 patch.setattr(checkpoint_files, name, killed_at(name))
             with pytest.raises(KeyboardInterrupt):
                 write(folder, state, 2)
-        found = newest_whole(folder, lambda *_: pytest.fail("a half checkpoint has a name"))
+        found = newest_whole(folder)
         assert found is not None
-        assert found[0].name in (step_name(1), step_name(2))
+        assert not found.refused, "a half checkpoint has a name"
+        assert found.path.name in (step_name(1), step_name(2))
         remove_leftovers(folder)
         assert not list(folder.glob(".*"))
         shutil.rmtree(folder / step_name(2), ignore_errors=True)
 
 
-def test_state_is_read_back_and_checked(state):
-    assert TrainerState.from_dict(json.loads(json.dumps(at(state, 3).to_dict()))) == at(state, 3)
-    with pytest.raises(OtherVersionError, match="version 99"):
-        TrainerState.from_dict({**state.to_dict(), "state_version": 99})
-    with pytest.raises(CheckpointError, match="mood"):
-        TrainerState.from_dict({**state.to_dict(), "mood": "good"})
+def test_state_is_read_back(state, tmp_path):
+    plain = json.loads(json.dumps(at(state, 3).to_dict()))
+    assert TrainerState.from_dict(plain, tmp_path) == at(state, 3)
 
 
 def test_a_checkpoint_of_another_version_is_refused_and_stays(folder, state):
@@ -218,11 +326,11 @@ def test_a_checkpoint_of_another_version_is_refused_and_stays(folder, state):
         write(folder, old, step)
     before = names(folder)
     message = (
-        f"checkpoint {folder / step_name(2)}: the checkpoint's state has version 2, this program "
+        f"checkpoint {folder / step_name(2)}: its state has version 2, this program "
         f"reads 3; go on with the program that wrote it (revision 0123abc), or export"
     )
     with pytest.raises(OtherVersionError, match=re.escape(message)):
-        newest_whole(folder, lambda *_: pytest.fail("it is whole"))
+        newest_whole(folder)
     assert names(folder) == before
 
 

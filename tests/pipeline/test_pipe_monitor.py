@@ -79,9 +79,15 @@ def test_a_run_that_starts_anew_forgets_the_earlier_one(tmp_path):
     with monitor(tmp_path) as watcher:
         watcher.log_evaluation(0, tokens=0, values={"eval/loss": 9.0})
         log(watcher, [10, 20])
-    with monitor(tmp_path) as watcher:
-        assert steps_of(tmp_path) == []
-        log(watcher, [10], loss=5.0)
+    for _ in range(2):
+        with monitor(tmp_path) as watcher:
+            assert steps_of(tmp_path) == []
+            log(watcher, [10], loss=5.0)
+    # ... which is kept all the same.
+    kept = ["metrics.earlier.jsonl", "metrics.earlier.jsonl.2"]
+    assert sorted(p.name for p in tmp_path.glob("metrics.earlier*")) == kept
+    assert [line["step"] for line in read_metrics(tmp_path / kept[0])] == [0, 10, 20]
+    assert [line["step"] for line in read_metrics(tmp_path / kept[1])] == [10]
     assert scalars(tmp_path, "steps", "loss") == [(10, 5.0)]
     assert scalars(tmp_path, "tokens", "by_tokens/loss") == [(1000, 5.0)]
 

@@ -35,8 +35,11 @@ def run(mode: str) -> int:
 
     def body(world: World) -> int:
         assert int(world.sum(torch.tensor([world.rank + 1]))) == 3
-        flags = [world.any(False), world.any(world.rank == 1), world.any(True)]
-        assert flags == [False, True, True]
+        assert world.wishes() == (False, False)
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGHUP)  # the terminal closed
+        assert world.wishes() == (False, True)
+        assert world.wishes() == (False, False)
         assert world.broadcast(f"from {world.rank}") == "from 0"
         assert world.gather(world.rank * 10) == [0, 10]
         world.barrier()
