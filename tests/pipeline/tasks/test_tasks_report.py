@@ -195,6 +195,15 @@ def test_trees_come_back_from_brackets_and_spans() -> None:
     assert tree_of_spans(3, [[1, 2], [0, 2]]).brackets(["a", "b", "c"]) == "(a (b c))"
 
 
+def test_a_line_that_a_run_has_left_is_not_a_training(tmp_path: Path) -> None:
+    for name in ("run", "run/abandoned-001"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert [one.name for one in collect([str(tmp_path)]).trainings] == ["run"]
+    aside = collect([str(tmp_path / "run" / "abandoned-001")]).trainings
+    assert [one.name for one in aside] == ["abandoned-001"]
+
+
 def test_charts_place_points_on_their_axes() -> None:
     svg = chart("a < b", {"run": [(0, 1.0), (10, 100.0)], "flat": [(5, 10.0)]}, log=True)
     lines = ElementTree.fromstring(svg).findall("{http://www.w3.org/2000/svg}polyline")
