@@ -185,9 +185,7 @@ def test_another_version_is_no_damage(folder, state, change):
     """The one before is not taken instead: a few thousand steps would be lost for a wrong venv."""
     write(folder, state, 1)
     change(write(folder, state, 2))
-    with pytest.raises(
-        OtherVersionError, match=r"step-000000002.*go on with the program that wrote"
-    ):
+    with pytest.raises(OtherVersionError, match="go on with the program that wrote"):
         newest_whole(folder)
 
 
