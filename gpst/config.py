@@ -5,25 +5,32 @@ The sizes of the paper (small, medium) are in configs/model/.
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpst.strict import ConfigError, build, check_types, refusal
 
-class ConfigError(ValueError):
-    """A field of a configuration is missing, unknown or out of range; the message names it."""
+__all__ = [
+    "CompositionConfig",
+    "ConfigError",
+    "GPSTConfig",
+    "GPT2Config",
+    "ModelConfig",
+    "ParserConfig",
+    "config_from_dict",
+    "config_to_dict",
+]
 
 
 def _require(condition: bool, name: str, value: object, allowed: str) -> None:
     if not condition:
-        raise ConfigError(f"{name}: {value!r} is not allowed; it must be {allowed}")
+        raise ConfigError(refusal(name, value, allowed))
 
 
 def _check_sizes(owner: str, config: Any, names: tuple[str, ...], least: int = 1) -> None:
     for name in names:
         value = getattr(config, name)
-        ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        _require(ok, owner + name, value, f"a whole number of at least {least}")
+        _require(value >= least, owner + name, value, f"a whole number of at least {least}")
 
 
 def _check_heads(owner: str, width_name: str, width: int, num_heads: int, multiple: int) -> None:
@@ -33,8 +40,7 @@ def _check_heads(owner: str, width_name: str, width: int, num_heads: int, multip
 
 
 def _check_rate(name: str, value: float) -> None:
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value < 1.0
-    _require(ok, name, value, "a number in [0, 1)")
+    _require(0.0 <= value < 1.0, name, value, "a number in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class CompositionConfig:
 
     def __post_init__(self) -> None:
         owner = "composition."
+        check_types(self, owner)
         sizes = ("dim", "num_heads", "ffn_dim", "num_layers", "num_decomposition_layers")
         _check_sizes(owner, self, (*sizes, "score_dim", "window", "max_height"))
         _check_heads(owner, "dim", self.dim, self.num_heads, 1)
@@ -88,6 +95,7 @@ class ParserConfig:
     """In the MLP that scores a boundary, and nowhere else."""
 
     def __post_init__(self) -> None:
+        check_types(self, "parser.")
         _check_sizes("parser.", self, ("dim", "num_heads", "ffn_dim", "num_layers"))
         if self.score_dim is not None:
             _check_sizes("parser.", self, ("score_dim",))
@@ -175,6 +183,7 @@ _INITS = ("width_scaled", "paper")
 
 
 def _check_common(config: ModelConfig) -> None:
+    check_types(config)
     _check_sizes(
         "",
         config,
@@ -193,39 +202,19 @@ def _check_common(config: ModelConfig) -> None:
 
 
 _KINDS: dict[str, type[GPSTConfig] | type[GPT2Config]] = {"gpst": GPSTConfig, "gpt2": GPT2Config}
-_NESTED: dict[str, type[CompositionConfig] | type[ParserConfig]] = {
-    "composition": CompositionConfig,
-    "parser": ParserConfig,
-}
-
-
-def _build(cls: Any, values: dict[str, Any], owner: str) -> Any:
-    known = {f.name: f for f in fields(cls)}
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {owner}{near[0]}?" if near else ""
-            raise ConfigError(f"{owner}{name} is not a field of the model's configuration{hint}")
-    arguments = dict(values)
-    for name, nested in _NESTED.items():
-        if name in arguments and name in known and isinstance(arguments[name], dict):
-            arguments[name] = _build(nested, arguments[name], f"{name}.")
-    try:
-        return cls(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"{cls.__name__}: {error}") from None
 
 
 def config_from_dict(values: dict[str, Any]) -> ModelConfig:
     """The configuration that a plain mapping describes; its `kind` is gpst or gpt2.
 
     Raises:
-        ConfigError: an unknown kind or field (with the nearest name), or a value out of range.
+        ConfigError: an unknown kind or field (with the nearest name), or a value of another type
+            or out of range.
     """
     kind = values.get("kind", "gpst")
-    if kind not in _KINDS:
-        raise ConfigError(f"kind: {kind!r} is not allowed; it must be one of {', '.join(_KINDS)}")
-    return _build(_KINDS[kind], values, "")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ConfigError(refusal("kind", kind, f"one of {', '.join(_KINDS)}"))
+    return build(_KINDS[kind], values)
 
 
 def config_to_dict(config: ModelConfig) -> dict[str, Any]:

@@ -5,8 +5,10 @@ VENV="$(dirname "$(dirname "$SELF")")/.venv/bin"
 if ! command -v deepspeed > /dev/null && [ -x "$VENV/deepspeed" ]; then PATH="$VENV:$PATH"; fi
 PYTHON="$(command -v python || command -v python3)"
 
-# A rank of torchrun, mpirun or srun, or a question that needs no ranks.
-if [ -n "${RANK-}${OMPI_COMM_WORLD_RANK-}${PMI_RANK-}${SLURM_STEP_NUM_TASKS-}" ]; then
+# A rank of torchrun, mpirun or srun, or a question that needs no ranks. A lone task of srun is none:
+# it may be a shell that somebody types in (srun --pty bash), and the ranks are started in it.
+if [ -n "${RANK-}${OMPI_COMM_WORLD_RANK-}" ] || [ "${PMI_SIZE:-1}" != 1 ] ||
+  { [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ] && [ -z "${SLURM_PTY_PORT-}" ]; }; then
   exec "$PYTHON" -u "$SELF" "$@"
 fi
 for argument in "$@"; do

@@ -9,14 +9,15 @@ Its sections (`train`, `optim`, ...) are in pipeline/config_sections.py.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from pydantic import Field
 
 from gpst.config import ConfigError as ModelConfigError
 from gpst.config import ModelConfig
 from gpst.config import config_from_dict as model_from_dict
 from gpst.config import config_to_dict as model_to_dict
+from pipeline import yaml_text
 from pipeline.config_sections import (
     CheckpointConfig,
     DataConfig,
@@ -29,10 +30,10 @@ from pipeline.config_sections import (
     TrainConfig,
 )
 from pipeline.errors import ConfigError
+from pipeline.paths import PathText, expand
 from pipeline.strict import (
     build,
     parse_override,
-    read_yaml,
     require,
     set_dotted,
     to_plain,
@@ -68,9 +69,9 @@ REPOSITORY = _HERE / "shipped" if (_HERE / "shipped").is_dir() else _HERE.parent
 class RunConfig:
     """Everything that defines a run."""
 
-    run_dir: str
+    run_dir: PathText
     """Folder for metrics, TensorBoard files and checkpoints."""
-    model: dict[str, Any] | ModelConfig
+    model: Annotated[dict[str, Any] | ModelConfig, Field(union_mode="left_to_right")]
     """Fields of the model; in YAML also the path of a file with them. `resolve_model` makes it
     the model's own configuration, complete with what follows from the dataset."""
     data: DataConfig
@@ -108,7 +109,7 @@ class RunConfig:
 
 def find_config(path: str | Path) -> Path:
     """A file as given, or else the one that this project ships: `configs/run/demo.yaml`."""
-    given, shipped = Path(path), REPOSITORY / path
+    given, shipped = Path(path).expanduser(), REPOSITORY / path
     return shipped if shipped.is_file() and not given.is_file() else given
 
 
@@ -119,7 +120,7 @@ def read_config(path: str | Path, cls: type) -> dict[str, Any]:
         ConfigError: names the file: it cannot be read, has an unknown field, or is a model's.
     """
     file, known = find_config(path), [field.name for field in fields(cls)]
-    tree = read_yaml(file)
+    tree = yaml_text.read_fields(file)
     unknown = [str(name) for name in tree if name not in known]
     if "kind" in unknown:
         raise ConfigError(
@@ -154,9 +155,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 def _check_model(config: RunConfig) -> None:
     """Refuses what is wrong in the model's fields, whatever the dataset will complete them with."""
     assert isinstance(config.model, dict)
-    given = {name: value for name, value in config.model.items() if value is not None}
+    model = dict(config.model)
+    for name, value in {"vocab_size": 1 << 30, "bos_token_id": 0}.items():
+        if model.get(name) is None:
+            model[name] = value
     try:
-        model_from_dict({"vocab_size": 1 << 30, "bos_token_id": 0, **given})
+        model_from_dict(model)
     except ModelConfigError as error:
         raise ConfigError(f"model: {error}") from None
 
@@ -172,10 +176,13 @@ def _read_model(tree: dict[str, Any]) -> None:
     """Replaces a `model` that is a path by the fields in that file."""
     if not isinstance(tree.get("model"), str):
         return
-    path = find_config(tree["model"])
+    try:
+        path = find_config(expand(tree["model"]))
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from None
     if not path.is_file():
         raise ConfigError(f"model: no file {path} in the working directory or in {REPOSITORY}")
-    tree["model"] = read_yaml(path)
+    tree["model"] = yaml_text.read_fields(path)
 
 
 def config_to_dict(config: RunConfig) -> dict[str, Any]:
@@ -188,4 +195,4 @@ def config_to_dict(config: RunConfig) -> dict[str, Any]:
 
 def config_to_yaml(config: RunConfig) -> str:
     """What `--print-config` prints: a YAML file that `load_config` reads back."""
-    return yaml.safe_dump(config_to_dict(config), sort_keys=False, allow_unicode=True)
+    return yaml_text.write(config_to_dict(config))

@@ -5,9 +5,13 @@ say the unit. A *step* is an optimizer step, a *context* a packed row of whole s
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from pipeline.errors import ConfigError
+from pipeline.paths import PathText
 from pipeline.strict import require, require_interval, require_number
 
 
@@ -15,7 +19,7 @@ from pipeline.strict import require, require_interval, require_number
 class DatasetConfig:
     """One of several datasets to mix."""
 
-    path: str
+    path: PathText
     """Dataset directory made by `python -m data_prep build`."""
     weight: float = 1.0
     """Share of the contexts, relative to the other datasets' weights; > 0."""
@@ -28,7 +32,7 @@ class DatasetConfig:
 class DataConfig:
     """What is trained on: `path` for one dataset or `datasets` for a mixture."""
 
-    path: str | None = None
+    path: PathText | None = None
     """Dataset directory, relative to the working directory."""
     datasets: tuple[DatasetConfig, ...] = ()
     """Datasets to mix by weight; they must share one tokenizer."""
@@ -146,11 +150,21 @@ class StructureConfig:
             require(0 < value < float("inf"), f"structure.{name}", value, "> 0")
 
 
+def _whole(value: Any) -> Any:
+    if type(value) is not int:
+        raise PydanticCustomError("not_whole", "not a whole number")
+    return value
+
+
+# Without more pydantic takes `true`, and 1.0, for the 1 of a Literal.
+ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole)]
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """DeepSpeed: how parameters and optimizer states lie in memory."""
 
-    zero_stage: Literal[0, 1, 2, 3] = 1
+    zero_stage: ZeroStage = 1
     """States split over the ranks: 0 none, 1 optimizer, 2 and gradients, 3 and the weights of the
     Transformer blocks."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -190,11 +204,11 @@ class CheckpointConfig:
     evaluation that is the best so far, and is kept until there is a better one."""
     best_is: Literal["lowest", "highest"] = "lowest"
     """Which value of best_metric is the best."""
-    resume: str = "auto"
+    resume: PathText = "auto"
     """auto: what `latest` names in run_dir, or the newest whole checkpoint; never: step 0, refused
     where there are checkpoints; none: step 0, what is there is set aside; or a checkpoint's path: a
     new line begins there, and the same command again goes on with it (docs/soak.md)."""
-    init_from: str | None = None
+    init_from: PathText | None = None
     """Weights to start from when there is nothing to resume: a checkpoint, a run, or an exported
     model, of the same model. Optimizer, step and data order start anew."""
     on_save_failure: Literal["stop", "continue"] = "stop"
@@ -249,7 +263,7 @@ class EvaluateConfig:
     """Steps between evaluations (and at the end of the run); null never."""
     max_contexts: int | None = 256
     """Contexts that are evaluated, chosen once; null takes all of them."""
-    treebank: str | None = None
+    treebank: PathText | None = None
     """Gold trees (a tree a line, or a folder of .mrg files) whose spans the induced trees are
     scored against: eval/f1; null: none."""
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from data_prep.files import write_atomically
 from data_prep.tokenizer.load import TokenizerError, load_tokenizer
+from pipeline import yaml_text
 from pipeline.command_line import Parser
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, DataError, report
@@ -150,7 +149,7 @@ def _from_hf(options: Namespace) -> None:
         raise ConfigError(f"{file} exists; give another name, or --force")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, yaml.safe_dump(run, sort_keys=False).encode())
+        write_atomically(file, yaml_text.write(run).encode())
     except OSError as error:
         raise DataError(f"cannot write {file}: {error.strerror or error}") from error
     load_config(str(file), [])

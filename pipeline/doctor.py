@@ -19,8 +19,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pipeline import environment
 from pipeline.config import REPOSITORY
-from pipeline.errors import EXIT_FAILURE
+from pipeline.errors import EXIT_FAILURE, ConfigError
 
 GIB = 1 << 30
 Status = Literal["ok", "warn", "FAIL"]
@@ -173,6 +174,15 @@ def _rank_variables(_: Path) -> Finding:
     return Finding("ok", "none is set")
 
 
+def _variables(_: Path) -> Finding:
+    wrong = environment.faults(os.environ)
+    try:
+        environment.check_launcher(os.environ)
+    except ConfigError as error:
+        wrong.append(str(error))
+    return Finding("FAIL", " | ".join(wrong)) if wrong else Finding("ok", "as runs can take them")
+
+
 def _disk(folder: Path) -> Finding:
     if not folder.is_dir():
         return Finding("FAIL", f"{folder}: no such folder")
@@ -261,6 +271,7 @@ CHECKS: dict[str, Callable[[Path], Finding]] = {
     "MPI": _mpi,
     "host name": _host_name,
     "rank variables": _rank_variables,
+    "variables": _variables,
     "disk": _disk,
     "shared memory": _shared_memory,
     "clock": _clock,

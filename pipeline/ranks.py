@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pipeline import environment
 from pipeline.errors import ConfigError
 
 DEFAULT_PORT = 29500
@@ -43,15 +44,22 @@ def find_placement(environ: Mapping[str, str]) -> Placement:
     """This process's place, from the variables of whichever launcher started it.
 
     Raises:
-        ConfigError: variables that are incomplete or not numbers, or several machines without
-            MASTER_ADDR where the launcher does not say where rank 0 is.
+        ConfigError: variables that are incomplete or not numbers, several machines without
+            MASTER_ADDR where the launcher does not say where rank 0 is, or one rank where
+            LOCAL_SIZE asks for more.
     """
     # MPI before Slurm: under `mpirun` in a Slurm job SLURM_PROCID is that of the MPI daemon.
-    for read in (_from_torch, _from_openmpi, _from_pmi, _from_slurm):
-        placement = read(environ)
-        if placement is not None:
-            return placement
-    return Placement(0, 1, 0, 1, LOCAL_HOST, DEFAULT_PORT, "no launcher")
+    readers = (_from_torch, _from_openmpi, _from_pmi, _from_slurm)
+    placement = next(filter(None, (read(environ) for read in readers)), None)
+    if placement is None:
+        placement = Placement(0, 1, 0, 1, LOCAL_HOST, DEFAULT_PORT, "no launcher")
+    wanted = environment.local_size(environ) or 1
+    if placement.size == 1 < wanted:
+        raise ConfigError(
+            f"LOCAL_SIZE={wanted} asks for {wanted} ranks, and this is one rank alone "
+            f"({placement.launcher}): start with bash or deepspeed, or unset LOCAL_SIZE"
+        )
+    return placement
 
 
 def _from_torch(environ: Mapping[str, str]) -> Placement | None:
@@ -63,7 +71,7 @@ def _from_torch(environ: Mapping[str, str]) -> Placement | None:
     name = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in environ else "LOCAL_SIZE"
     local_size = _number(environ, name, size)
     address = environ.get("MASTER_ADDR", LOCAL_HOST)
-    port = _number(environ, "MASTER_PORT", DEFAULT_PORT)
+    port = environment.master_port(environ) or DEFAULT_PORT
     return Placement(rank, size, local_rank, local_size, address, port, "RANK/WORLD_SIZE")
 
 
@@ -91,6 +99,8 @@ def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
     # SLURM_PROCID alone is also set in a batch script; only srun sets the step's number of tasks.
     if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
         return None
+    if "SLURM_PTY_PORT" in environ:  # `srun --pty bash`: somebody types here
+        return None
     rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
     per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", str(size))
     counts = _expand_counts(per_node)
@@ -101,7 +111,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
     address = environ.get("MASTER_ADDR") or (first if len(counts) > 1 else LOCAL_HOST)
     # A port of the job's own, so that two jobs on a machine do not meet.
     job_port = 20000 + _number(environ, "SLURM_JOB_ID", 0) % 20000
-    port = _number(environ, "MASTER_PORT", job_port)
+    port = environment.master_port(environ) or job_port
     return Placement(rank, size, local_rank, local_size, address, port, "Slurm")
 
 
@@ -122,7 +132,7 @@ def _with_address(
             "export MASTER_ADDR=<host of rank 0> (mpirun -x MASTER_ADDR=... or -genv), or "
             "pip install mpi4py, which finds it"
         )
-    port = _number(environ, "MASTER_PORT", DEFAULT_PORT)
+    port = environment.master_port(environ) or DEFAULT_PORT
     return Placement(rank, size, local_rank, local_size, address or LOCAL_HOST, port, launcher)
 
 

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from pipeline.errors import EXIT_FAILURE, ConfigError, PipelineError
+from pipeline import environment
+from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, PipelineError
 from pipeline.meeting import Meeting
 from pipeline.ranks import LOCAL_HOST, Placement, find_placement
 from pipeline.stop import StopRequest
@@ -34,7 +35,7 @@ WATCH_EVERY_S = 0.5
 
 def collective_timeout_s() -> float:
     """Longest wait for another rank; DEEPSPEED_TIMEOUT (minutes) overrides the 10 minutes."""
-    return 60.0 * float(os.environ.get("DEEPSPEED_TIMEOUT", "10"))
+    return 60.0 * environment.timeout_minutes(os.environ)
 
 
 class World:
@@ -97,6 +98,11 @@ def launch(
     """
     try:
         placement = find_placement(os.environ)
+        wrong = environment.faults(os.environ)
+        if wrong:  # on one machine alike for all ranks: one of them says it
+            return (
+                report(ConfigError(wrong[0]), program) if not placement.local_rank else EXIT_USAGE
+            )
         _settle_environment(placement)
         meeting = Meeting.open(placement, program)
     except PipelineError as error:
@@ -126,8 +132,9 @@ def _settle_environment(placement: Placement) -> None:
         MASTER_PORT=str(placement.port),
     )
     cores = len(os.sched_getaffinity(0))
-    threads = os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // placement.local_size)))
-    torch.set_num_threads(int(threads))
+    threads = environment.threads(os.environ) or max(1, cores // placement.local_size)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
     if placement.address == LOCAL_HOST:
         # gloo would ask for this machine's name, which need not resolve in a container.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -8,16 +8,19 @@ import dataclasses
 import importlib
 import inspect
 import io
+import json
 import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 from unittest import mock
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.config import GPT2Config as BaselineConfig
 from pipeline import config as run
+from pipeline.paths import PathText
 from pipeline.tasks.finetune.config import FinetuneConfig, FinetuneTrainConfig
 from pipeline.tasks.glue.config import GlueConfig
 from pipeline.tasks.grammar_induction.config import GrammarInductionConfig
@@ -58,8 +61,15 @@ def configuration() -> str:
     parts = [
         "# Configuration\n" + GENERATED,
         "A YAML file (`--config`), then `field=value` on the command line, in that order, over the "
-        "defaults below. An unknown field is refused with the nearest known name. "
-        "`--print-config` prints the whole of it, `--dry-run` checks it.",
+        "defaults below. An unknown field is refused with the nearest known name, and a value of "
+        "another type than its field's: nothing is guessed. `--print-config` prints the whole of "
+        "it, `--dry-run` checks it.",
+        "Both are YAML 1.2: `010` is 10 and `0o10` is 8, `1e-4` a number; `true` and `false` are "
+        "the only switches (`yes`, `no`, `on`, `off` are text); `1:30`, `1_000` and dates are "
+        "text. A whole number is not written with a fraction or an exponent (`1000`, not `1e3`); "
+        "a number may be whole. In a *path*, a leading `~` and `$NAME` stand for what they do in "
+        "a shell; a name that begins with `~` is written `./~`. A field given twice in a file, "
+        "and an option given twice, is refused; of `field=value` the last counts.",
     ]
     for title, cls in SECTIONS.items():
         parts.append(f"## {title}\n\n{_first_line(cls)}\n\n" + _fields_table(cls))
@@ -71,23 +81,45 @@ def _first_line(cls: type) -> str:
 
 
 def _fields_table(cls: type) -> str:
-    docs = dict(_field_docs(cls))
+    docs, hints = dict(_field_docs(cls)), get_type_hints(cls, include_extras=True)
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
-        kind = str(field.type if isinstance(field.type, str) else _type_name(field.type))
-        cells = [f"`{field.name}`", f"`{kind}`", _default(field), docs.get(field.name, "")]
+        cells = [
+            f"`{field.name}`",
+            f"`{_type_name(hints[field.name])}`",
+            _default(field),
+            docs.get(field.name, ""),
+        ]
         rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(rows)
 
 
 def _type_name(kind: object) -> str:
-    return re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", inspect.formatannotation(kind))
+    """As one says it of YAML: path, text, a | b, list of numbers."""
+    args = get_args(kind)
+    if kind == PathText:
+        return "path"
+    if get_origin(kind) is Annotated:
+        return _type_name(args[0])
+    if get_origin(kind) is Literal:
+        return " | ".join(map(str, args))
+    if get_origin(kind) is tuple and args[-1] is not ...:
+        return f"[{', '.join(map(_type_name, args))}]"
+    if get_origin(kind) is tuple:
+        return f"list of {_type_name(args[0])}"
+    if get_origin(kind) is dict or dataclasses.is_dataclass(kind):
+        return "fields"
+    if args:
+        return " | ".join(dict.fromkeys(map(_type_name, args)))
+    words = {int: "whole number", float: "number", bool: "true | false", str: "text"}
+    return words.get(kind, "null")  # type: ignore[call-overload]
 
 
 def _default(field: dataclasses.Field) -> str:
     if field.default is not dataclasses.MISSING:
-        value = {None: "null", True: "true", False: "false"}.get(field.default, field.default)
-        return f"`{list(value) if isinstance(value, tuple) else value}`"
+        value = field.default
+        plain = json.dumps(value) if value is None or isinstance(value, (bool, tuple)) else value
+        return f"`{plain}`"
     return "its own defaults" if field.default_factory is not dataclasses.MISSING else "**needed**"
 
 

@@ -76,16 +76,11 @@ def read_paper(path: str | None) -> list[dict[str, Any]]:
     Raises:
         ConfigError: the file cannot be read or an entry is wrong.
     """
-    import yaml
-
+    from pipeline import yaml_text
     from pipeline.config import REPOSITORY
 
     file = Path(path) if path else REPOSITORY / PAPER
-    try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        line = " ".join(str(error).split())
-        raise ConfigError(f"--paper {file}: cannot be read: {line}") from None
+    entries = yaml_text.read(file, "--paper")
     if not isinstance(entries, list):
         raise ConfigError(f"--paper {file}: must be a list of rows")
     for number, entry in enumerate(entries, 1):

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from data_prep.shard import Dataset, open_dataset
 from pipeline.errors import ConfigError
+from pipeline.paths import PathText
 from pipeline.talk import say, shows_bars
 from pipeline.tasks.kept import KEPT, Kept
 from pipeline.tasks.options import add_options, option, read_options
@@ -31,16 +32,16 @@ SUMMARY = (
 class Options:
     """See `add_arguments`."""
 
-    model: tuple[str, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
-    gpt2: tuple[str, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
-    data: str | None = option(None, "dataset directory of data_prep")
+    model: tuple[PathText, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
+    gpt2: tuple[PathText, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
+    data: PathText | None = option(None, "dataset directory of data_prep")
     beam: int = option(20, "hypotheses a context")
     histories: int = option(
         1, "of them, those that go on into the next sentence with the weight of all"
     )
     max_contexts: int | None = option(None, "a fixed choice of so many; by default all")
     context_tokens: int | None = option(None, "by default what the model takes")
-    output: str | None = option(None, "folder for results.json (by default the first model's)")
+    output: PathText | None = option(None, "folder for results.json (by default the first model's)")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
 
     def __post_init__(self) -> None:

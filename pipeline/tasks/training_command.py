@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from pipeline import environment
 from pipeline.command_line import Parser
 from pipeline.errors import EXIT_INTERRUPTED, ConfigError, PipelineError, report
 from pipeline.ranks import Placement, find_placement
@@ -28,6 +29,8 @@ Started in any of these ways; the same command resumes a run that was stopped or
   bash launch/{name}.sh --config X             the same; DEEPSPEED_ARGS="--num_gpus 2" before it
   torchrun --nproc-per-node 2 launch/{name}.sh --config X
   srun python launch/{name}.sh --config X      also mpirun; without a launcher: one rank
+Variables that are read: LOCAL_SIZE, OMP_NUM_THREADS (of a rank), DEEPSPEED_TIMEOUT (minutes),
+MASTER_ADDR, MASTER_PORT, DS_ACCELERATOR (cpu, cuda), GPST_KERNELS; bash: DEEPSPEED_ARGS.
 Exit codes: 0 done, or stopped by a signal and saved; 1 failed; 2 wrong usage or configuration;
 3 damaged data or checkpoint; 130 interrupted, and saved.
 """
@@ -96,6 +99,8 @@ class TrainingCommand(Generic[C, P]):
             if arguments.help or arguments.print_config:
                 # Answered without starting anything; a launcher's ranks leave it to the first.
                 text = self._parser().format_help() if arguments.help else self._config(arguments)
+                if "RANK" not in os.environ and not arguments.help:
+                    environment.check_launcher(os.environ)  # ranks.bash asks before it starts
                 if os.environ.get("RANK", "0") == "0":
                     print(text, end="", flush=True)
                 return 0
@@ -161,6 +166,7 @@ class TrainingCommand(Generic[C, P]):
         return parser
 
     def _load(self, arguments: Namespace) -> C:
+        environment.check(os.environ)
         if arguments.config is None:
             raise ConfigError(f"command line: --config is missing, e.g. --config {self.example}")
         return self.load(arguments.config, arguments.overrides)

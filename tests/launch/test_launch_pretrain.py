@@ -69,6 +69,68 @@ def test_bash_tells_a_mistake_in_the_config_without_starting_deepspeed(run, toy_
     assert "did you mean train.num_steps?" in done.stderr
 
 
+INTERACTIVE = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PTY_PORT": "40000", "SLURM_PTY_WIN_COL": "80",
+}  # fmt: skip
+"""What `srun --pty bash` sets in the shell."""
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "variables",
+    [
+        INTERACTIVE,
+        INTERACTIVE | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"},
+        INTERACTIVE | {"PMI_RANK": "0", "PMI_SIZE": "1"},
+        {name: value for name, value in INTERACTIVE.items() if "PTY" not in name},
+    ],
+    ids=["srun --pty", "of two tasks", "with PMI", "one task"],
+)
+def test_bash_starts_ranks_in_a_shell_of_slurm(run, toy_config, tmp_path, free_port, variables):
+    options = {"DEEPSPEED_ARGS": port(free_port), "DS_ACCELERATOR": "cpu", **variables}
+    done = run("bash", PRETRAIN, "--config", toy_config, "--dry-run", **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "x 2 ranks" in done.stdout
+
+
+def test_bash_is_a_rank_of_several_tasks_of_slurm(run, environ, toy_config):
+    del environ["LOCAL_SIZE"]
+    tasks = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    shell = {name: value for name, value in INTERACTIVE.items() if "PTY" not in name}
+    done = run("bash", PRETRAIN, "--config", toy_config, "--dry-run", **(shell | tasks))
+    assert done.returncode == 0, done.stderr
+    assert "x 2 ranks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"LOCAL_SIZE": "abc"}, "LOCAL_SIZE='abc': a whole number of at least 1 is needed"),
+        ({"OMP_NUM_THREADS": "4,2"}, "OMP_NUM_THREADS='4,2': a whole number"),
+        ({"DEEPSPEED_TIMEOUT": "30m"}, "DEEPSPEED_TIMEOUT='30m': a whole number"),
+        ({"DEEPSPEED_ARGS": "-H nowhere"}, "DEEPSPEED_ARGS: --hostfile nowhere: no such file"),
+        ({"DEEPSPEED_ARGS": "--include localhost:x"}, "DEEPSPEED_ARGS: 'localhost:x': write HOST"),
+        ({"DEEPSPEED_ARGS": "-i localhost:9", "DS_ACCELERATOR": "cpu"}, "No slot '9' specified"),
+    ],
+    ids=["LOCAL_SIZE", "OMP_NUM_THREADS", "DEEPSPEED_TIMEOUT", "hostfile", "include", "slot"],
+)
+def test_bash_says_a_wrong_variable_before_deepspeed_starts(run, toy_config, variables, line):
+    done = run("bash", PRETRAIN, "--config", toy_config, **variables)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("pretrain: ")
+    assert line in done.stderr
+
+
+@pytest.mark.dist
+def test_ranks_say_a_wrong_variable_once(start_ranks, clean_environment, toy_config, monkeypatch):
+    monkeypatch.setitem(clean_environment, "DEEPSPEED_TIMEOUT", "30m")
+    results = start_ranks(2, PRETRAIN, "--config", toy_config).finish()
+    assert [code for code, _, _ in results] == [2, 2]
+    assert "".join(err for _, _, err in results).count("\n") == 1
+    assert "DEEPSPEED_TIMEOUT='30m'" in results[0][2]
+
+
 @pytest.mark.dist
 def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_port):
     options = {"DEEPSPEED_ARGS": port(free_port), "DS_ACCELERATOR": "cpu"}
@@ -129,13 +191,19 @@ def test_torchrun_starts_the_script(run, toy_config, free_port):
     assert "2 a micro-batch x 2 accumulated x 2 ranks" in done.stdout
 
 
-def test_python_starts_one_rank(run, toy_config):
-    done = run(sys.executable, PRETRAIN, "--config", toy_config, "--dry-run")
+def test_python_starts_one_rank(run, environ, toy_config):
+    dry = [sys.executable, PRETRAIN, "--config", toy_config, "--dry-run"]
+    done = run(*dry)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "LOCAL_SIZE=2 asks for 2 ranks, and this is one rank alone" in done.stderr
+    del environ["LOCAL_SIZE"]
+    done = run(*dry)
     assert (done.returncode, done.stderr) == (0, "")
     assert "x 1 ranks" in done.stdout
 
 
-def test_dry_run_plans_for_8_a100_without_data(run):
+def test_dry_run_plans_for_8_a100_without_data(run, environ):
+    del environ["LOCAL_SIZE"]
     config = PRETRAIN.parents[1] / "configs" / "run" / "gpst_small_openwebtext.yaml"
     done = run(sys.executable, PRETRAIN, "--config", config, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")

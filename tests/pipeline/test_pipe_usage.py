@@ -25,7 +25,8 @@ def pretrain(capsys, monkeypatch, toy_config):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        code = main(["pretrain", "--config", str(toy_config), *map(str, arguments)])
+        config = [] if "--config" in arguments else ["--config", str(toy_config)]
+        code = main(["pretrain", *config, *map(str, arguments)])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -53,7 +54,7 @@ def refused(result, code, *names):
             ["configs/model/gpst_tiny.yaml: describes a model (kind: gpst)", "configs/run/"],
         ),
         (["--config", "configs/finetune/glue_cola.yaml"], ["glue_cola.yaml: unknown field seeds"]),
-        (["model.dim=3", "--print-config"], ["model: dim is not a field", "ffn_dim"]),
+        (["model.dim=3", "--print-config"], ["model: unknown field dim", "ffn_dim"]),
         (["train.num_stepz=3"], ["train.num_stepz", "train.num_steps"]),
         (["train.num_steps=many"], ["train.num_steps", "many"]),
         (["data.path=no/such/dataset"], ["no/such/dataset", "data_prep build"]),

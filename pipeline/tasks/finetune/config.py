@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from gpst.config import config_to_dict as model_to_dict
+from pipeline import yaml_text
 from pipeline.config import RunConfig, read_config
 from pipeline.config_sections import (
     CheckpointConfig,
@@ -25,6 +24,7 @@ from pipeline.config_sections import (
     TrainConfig,
 )
 from pipeline.errors import ConfigError
+from pipeline.paths import PathText
 from pipeline.strict import (
     build,
     parse_override,
@@ -73,10 +73,10 @@ class FinetuneTrainConfig:
 class FinetuneConfig:
     """Everything that defines a fine-tuning, for all its seeds."""
 
-    run_dir: str
+    run_dir: PathText
     """Folder of the results; each seed has a run of its own in it, seed-0, ..."""
     train: FinetuneTrainConfig
-    init: str | None = None
+    init: PathText | None = None
     """The model to start from: an exported model's folder, a run's or a checkpoint's."""
     seeds: tuple[int, ...] = (0,)
     """One run each; they fix the new layers' weights, data order, dropout and noise."""
@@ -144,7 +144,7 @@ def load_finetune_config(path: str | Path, overrides: Sequence[str] = ()) -> Fin
 def finetune_to_yaml(config: FinetuneConfig) -> str:
     """What `--print-config` prints."""
     plain = {name: value for name, value in to_plain(config).items() if value is not None}
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return yaml_text.write(plain)
 
 
 def run_config(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.paths import PathText
 from pipeline.strict import require
 
 GlueName = Literal["sst2", "cola", "mrpc", "qqp", "qnli", "rte", "mnli"]
@@ -15,7 +16,7 @@ class GlueConfig:
     """Which of the tasks, and how its texts are read."""
 
     task: GlueName
-    path: str
+    path: PathText
     """Folder of the task's files, or the one above it: TSV as GLUE distributes them, or parquet as
     on the Hugging Face hub; or datasets:NAME."""
     segmenter: str = "fast"

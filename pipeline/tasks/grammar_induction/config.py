@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.paths import PathText
 from pipeline.strict import require
 
 
@@ -12,11 +13,11 @@ from pipeline.strict import require
 class GrammarInductionConfig:
     """Whose words are trained on, and whose trees the model's are scored against."""
 
-    train: str
+    train: PathText
     """Trees of which only the words are read: a tree a line, a .mrg file, or a folder of them."""
-    valid: str
+    valid: PathText
     """Gold trees that choose the best epoch."""
-    test: str
+    test: PathText
     """Gold trees that the best epoch is scored on."""
     parsers: tuple[Literal["inside", "left-to-right"], ...] = ("inside", "left-to-right")
     """The composition model's trees, those of word-level search."""

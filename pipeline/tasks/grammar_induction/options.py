@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.errors import ConfigError
+from pipeline.paths import PathText
 from pipeline.strict import require
 from pipeline.tasks.options import option
 
@@ -14,18 +15,20 @@ from pipeline.tasks.options import option
 class Options:
     """See `add_arguments`."""
 
-    trees: str | None = option(None, "gold trees: a tree a line, a .mrg file, or a folder of them")
-    model: tuple[str, ...] = option(
+    trees: PathText | None = option(
+        None, "gold trees: a tree a line, a .mrg file, or a folder of them"
+    )
+    model: tuple[PathText, ...] = option(
         (),
         "exported models, checkpoints or runs; none: baselines; of several (seeds): mean and "
         "deviation",
     )
-    select_on: str | None = option(
+    select_on: PathText | None = option(
         None,
         "gold trees to choose the best of several models (epochs) on, before it alone is tested on "
         "--trees",
     )
-    predictions: str | None = option(
+    predictions: PathText | None = option(
         None, "score these trees, '((the dog) barks)' a line, instead of a model's"
     )
     parser: Literal["inside", "left-to-right", "both"] = option(
@@ -47,7 +50,9 @@ class Options:
     batch_tokens: int = option(2048, "tokens parsed at once")
     num_random: int = option(5, "random baselines, seeds 0, 1, ...")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
-    output: str = option("runs/evaluate/grammar_induction", "folder for results.json and trees")
+    output: PathText = option(
+        "runs/evaluate/grammar_induction", "folder for results.json and trees"
+    )
 
     def __post_init__(self) -> None:
         for name in ("beam", "batch_tokens", "num_random"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.paths import PathText
 from pipeline.strict import require
 
 DatasetName = Literal["xsum", "cnn_dailymail", "gigaword"]
@@ -15,7 +16,7 @@ class SummarizationConfig:
     """Which data set, how much of its texts, and how summaries are written."""
 
     dataset: DatasetName
-    path: str
+    path: PathText
     """Folder with train, validation and test as parquet or JSON lines; or datasets:NAME."""
     subset: str | None = None
     """With datasets:NAME: the data set's configuration, e.g. 3.0.0 of cnn_dailymail."""

@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipeline.errors import ConfigError
+from pipeline.paths import PathText
 from pipeline.strict import require
 from pipeline.talk import shows_bars
 from pipeline.tasks.kept import KEPT, Kept
@@ -27,10 +28,10 @@ SUMMARY = "accuracy on the SyntaxGym suites, by circuit"
 class Options:
     """See `add_arguments`."""
 
-    model: tuple[str, ...] = option(
+    model: tuple[PathText, ...] = option(
         (), "exported models, checkpoints or runs; of several (seeds): mean and deviation"
     )
-    suites: str | None = option(None, "folder of SyntaxGym suites, or one suite's .json file")
+    suites: PathText | None = option(None, "folder of SyntaxGym suites, or one suite's .json file")
     beam: int = option(300, "hypotheses in GPST's prefix probabilities")
     batch_tokens: int | None = option(
         None, "tokens read at once (by default 4096 for GPT-2; for GPST 76800 over all hypotheses)"
@@ -40,7 +41,7 @@ class Options:
     )
     max_items: int | None = option(None, "only the first items of each suite, for a quick look")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
-    output: str = option("runs/evaluate/syntactic_generalization", "folder for results.json")
+    output: PathText = option("runs/evaluate/syntactic_generalization", "folder for results.json")
 
     def __post_init__(self) -> None:
         for name in ("beam", "batch_tokens", "max_items"):
