@@ -109,6 +109,13 @@ class Trainer:
             self._after_step(report, is_last=self.state.step == last)
         if self.state.step >= train.num_steps:
             return Outcome(self.state, f"done: {self.state.step} steps")
+        if started_at >= last:
+            return Outcome(
+                self.state,
+                f"nothing to do: step {started_at} of {train.num_steps} is taken, and "
+                f"train.stop_at_step {train.stop_at_step} is no further; the same command without "
+                "it goes on",
+            )
         return Outcome(
             self.state,
             f"stopped at step {self.state.step} of {train.num_steps} (train.stop_at_step); "

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gpst.strict import shown
 from pipeline.config import REPOSITORY, RunConfig, config_to_dict
 from pipeline.errors import ConfigError, OtherVersionError
 
@@ -134,7 +135,7 @@ _FIXED = (
 
 
 def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, where: Path) -> None:
-    """Refuses to go on with another model, other data or another data order.
+    """Refuses to go on with another model, other data or data order, or fewer steps than taken.
 
     Raises:
         ConfigError: names the field, both values and the way out.
@@ -149,12 +150,45 @@ def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, whe
                 f"{name}: {new!r} here, but {old!r} in checkpoint {where}; set it back, or start "
                 f"another run: a run_dir of its own{_weights_alone(name, where)}"
             )
+    if saved.step > config.train.num_steps:
+        raise ConfigError(
+            f"train.num_steps: {config.train.num_steps} here, but checkpoint {where} has taken "
+            f"{saved.step} steps: raise it (of a fine-tuning train.num_epochs), resume from an "
+            "earlier checkpoint, or start another run: a run_dir of its own"
+        )
     if saved.dataset_fingerprint != fingerprint:
         raise ConfigError(
             f"data: is not what checkpoint {where} was trained on (fingerprint "
             f"{fingerprint[:12]}, was {saved.dataset_fingerprint[:12]}); give the same dataset, or "
             f"start another run: a run_dir of its own{_weights_alone('data', where)}"
         )
+
+
+def changed_settings(saved: TrainerState, config: RunConfig, world_size: int) -> list[str]:
+    """ "field old -> new" for each setting that a run goes on with otherwise than it was saved."""
+    old, new = _flat(saved.config), _flat(config_to_dict(config))
+    old["number of ranks"], new["number of ranks"] = saved.world_size, world_size
+    names = [name for name in {**old, **new} if name not in _OF_ONE_START]
+    return [
+        f"{name} {shown(old.get(name))} -> {shown(new.get(name))}"
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
+_OF_ONE_START = ("checkpoint.resume",)
+"""What says how this start of the run came about, and not how it trains."""
+
+
+def _flat(tree: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+    """Dotted field -> value, with lists for tuples, as JSON has them."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{owner}{name}.")
+        else:
+            flat[owner + name] = list(value) if isinstance(value, tuple) else value
+    return flat
 
 
 def _weights_alone(name: str, where: Path) -> str:

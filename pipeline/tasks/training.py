@@ -18,7 +18,14 @@ from pipeline.monitor import Monitor
 from pipeline.next_batch import NextBatch
 from pipeline.peak import peak_of
 from pipeline.preflight import Plan
-from pipeline.state import TrainerState, check_same_run, first_state, resumed_state
+from pipeline.state import (
+    TrainerState,
+    changed_settings,
+    check_same_run,
+    first_state,
+    resumed_state,
+)
+from pipeline.talk import say
 from pipeline.world import World
 
 
@@ -75,7 +82,10 @@ def train(
 def start(
     plan: Plan, world: World, checkpoints: Checkpoints, build: Callable[[RunConfig], nn.Module]
 ) -> tuple[Engine, TrainerState]:
-    """The engine and the state at step 0, or as the run's checkpoint has them."""
+    """The engine and the state at step 0, or as the run's checkpoint has them.
+
+    Settings that have changed since the checkpoint are said.
+    """
     config, fingerprint = plan.config, plan.source.fingerprint
     state = first_state(config, fingerprint, world.size)
     found = checkpoints.find()
@@ -88,6 +98,9 @@ def start(
         engine = create_engine(model, config, plan.batches, world)
     else:
         check_same_run(found.state, config, fingerprint, found.checkpoint)
+        changed = changed_settings(found.state, config, world.size)
+        if changed and world.is_main:
+            say(f"changed since {found.checkpoint}: {'; '.join(changed)}")
         engine = create_engine(model, config, plan.batches, world)
         checkpoints.load(engine, found.checkpoint, found.state)
         state = resumed_state(found.state, state)
