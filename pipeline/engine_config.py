@@ -5,14 +5,17 @@
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
+from gpst.strict import shown
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.resolve import BatchPlan
-from pipeline.strict import unknown_field
+from pipeline.strict import require, unknown_field
 
 _OWN_FIELDS = {
     "train_batch_size": "train.global_batch_contexts",
@@ -77,18 +80,53 @@ def check_deepspeed_entries(config: RunConfig, plan: BatchPlan) -> None:
         return
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     known = _known_entries()
-    for name in config.engine.deepspeed:
+    for name, value in config.engine.deepspeed.items():
         if name not in known and name not in _OWN_FIELDS:
-            raise unknown_field(name, known, "engine.deepspeed.")
+            raise unknown_field(name, sorted(known), "engine.deepspeed.")
+        _check_entry(f"engine.deepspeed.{name}", value, known.get(name))
     entries = deepspeed_config(config, plan)
-    from deepspeed.runtime.config import DeepSpeedConfig
-
     # Without ranks DeepSpeed takes their number as one, so the global batch is left to it.
     entries.pop("train_batch_size")
+    reason = _fault_of(entries)
+    if reason is None:
+        return
+    for name, value in config.engine.deepspeed.items():
+        if _fault_of({other: entries[other] for other in entries if other != name}) is None:
+            raise ConfigError(
+                f"engine.deepspeed.{name}: {shown(value)} is not what DeepSpeed takes: {reason}"
+            )
+    raise ConfigError(f"engine.deepspeed: {reason}")
+
+
+def _check_entry(name: str, value: Any, default: Any = None) -> None:
+    """Refuses what DeepSpeed would take for something else, or stumble over when ranks start."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_entry(f"{name}.{key}", inner)
+    elif value == "auto":
+        raise ConfigError(
+            f"{name}: 'auto' is filled in by Hugging Face's Trainer alone; give a value, or leave "
+            "it out"
+        )
+    elif isinstance(default, bool):
+        require(isinstance(value, bool), name, value, "true or false")
+    elif isinstance(default, (int, float)):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        require(is_number, name, value, "a number")
+
+
+def _fault_of(entries: dict[str, Any]) -> str | None:
+    """What DeepSpeed says against a config, in one line; None when it takes it."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
     try:
-        DeepSpeedConfig(entries)
+        DeepSpeedConfig(deepcopy(entries))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except Exception as error:
-        raise ConfigError(f"engine.deepspeed: {' '.join(str(error).split())}") from None
+        return " ".join(str(error).split())
+    return None
 
 
 def _merge(derived: dict[str, Any], extra: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -113,22 +151,22 @@ def _merge(derived: dict[str, Any], extra: Mapping[str, Any], owner: str) -> dic
 
 
 class _Recorder(dict[str, Any]):
-    """A config that remembers which entries were asked for."""
+    """A config that remembers which entries were asked for, with their defaults."""
 
     def __init__(self, entries: Mapping[str, Any]) -> None:
         super().__init__(entries)
-        self.asked: set[str] = set()
+        self.asked: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
-        self.asked.add(key)
+        self.asked[key] = default
         return super().get(key, default)
 
     def __getitem__(self, key: str) -> Any:
-        self.asked.add(key)
+        self.asked.setdefault(key, None)
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        self.asked.add(str(key))
+        self.asked.setdefault(str(key), None)
         return super().__contains__(key)
 
     def keys(self) -> Any:
@@ -138,8 +176,8 @@ class _Recorder(dict[str, Any]):
         return self
 
 
-def _known_entries() -> list[str]:
-    """The top-level entries that the installed DeepSpeed reads.
+def _known_entries() -> dict[str, Any]:
+    """The top-level entries that the installed DeepSpeed reads, with their defaults.
 
     It accepts unknown ones silently and has no list of those it knows, so it is given a config
     that writes down what it is asked for.
@@ -148,4 +186,4 @@ def _known_entries() -> list[str]:
 
     recorder = _Recorder({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1})
     DeepSpeedConfig(recorder)
-    return sorted(recorder.asked - {"amp"})
+    return {name: default for name, default in recorder.asked.items() if name != "amp"}

@@ -41,7 +41,17 @@ def test_deepspeed_config_follows_from_the_run(toy_config):
         ("{optimizer: {type: SGD}}", ["optimizer", "optim"]),
         ("{fp16: {enabled: true}}", ["fp16", "engine.precision"]),
         ("{zero_optimisation: {}}", ["zero_optimisation", "zero_optimization"]),
-        ("{zero_optimization: {overlap_com: true}}", ["overlap_com"]),
+        ("{zero_optimization: {overlap_com: true}}", ["zero_optimization", "overlap_com"]),
+        (
+            "{zero_optimization: {reduce_bucket_size: auto}}",
+            ["engine.deepspeed.zero_optimization.reduce_bucket_size: 'auto' is filled in by"],
+        ),
+        ("{steps_per_print: auto}", ["engine.deepspeed.steps_per_print: 'auto'"]),
+        ("{zero_optimization: {reduce_bucket_size: -1}}", ["reduce_bucket_size: Input should be"]),
+        ("{zero_optimization: 3}", ["engine.deepspeed.zero_optimization: 3"]),
+        ('{prescale_gradients: "false"}', ["prescale_gradients: 'false'", "true or false"]),
+        ("{gradient_predivide_factor: many}", ["gradient_predivide_factor: 'many'", "a number"]),
+        ("{data_types: null}", ["engine.deepspeed.data_types: null is not what DeepSpeed"]),
     ],
 )
 def test_deepspeed_entries_are_checked(toy_config, entries, names):
