@@ -44,22 +44,25 @@ def find_placement(environ: Mapping[str, str]) -> Placement:
     """This process's place, from the variables of whichever launcher started it.
 
     Raises:
-        ConfigError: variables that are incomplete or not numbers, several machines without
-            MASTER_ADDR where the launcher does not say where rank 0 is, or one rank where
-            LOCAL_SIZE asks for more.
+        ConfigError: variables that are incomplete or not numbers, or several machines without
+            MASTER_ADDR where the launcher does not say where rank 0 is.
     """
     # MPI before Slurm: under `mpirun` in a Slurm job SLURM_PROCID is that of the MPI daemon.
-    readers = (_from_torch, _from_openmpi, _from_pmi, _from_slurm)
-    placement = next(filter(None, (read(environ) for read in readers)), None)
-    if placement is None:
-        placement = Placement(0, 1, 0, 1, LOCAL_HOST, DEFAULT_PORT, "no launcher")
+    for read in (_from_torch, _from_openmpi, _from_pmi, _from_slurm):
+        placement = read(environ)
+        if placement is not None:
+            return placement
+    return Placement(0, 1, 0, 1, LOCAL_HOST, DEFAULT_PORT, "no launcher")
+
+
+def check_local_size(placement: Placement, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError where LOCAL_SIZE asks for ranks that nobody has started."""
     wanted = environment.local_size(environ) or 1
     if placement.size == 1 < wanted:
         raise ConfigError(
             f"LOCAL_SIZE={wanted} asks for {wanted} ranks, and this is one rank alone "
             f"({placement.launcher}): start with bash or deepspeed, or unset LOCAL_SIZE"
         )
-    return placement
 
 
 def _from_torch(environ: Mapping[str, str]) -> Placement | None:

@@ -24,7 +24,7 @@ from torch import Tensor, distributed
 from pipeline import environment
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, PipelineError
 from pipeline.meeting import Meeting
-from pipeline.ranks import LOCAL_HOST, Placement, find_placement
+from pipeline.ranks import LOCAL_HOST, Placement, check_local_size, find_placement
 from pipeline.stop import StopRequest
 
 T = TypeVar("T")
@@ -98,11 +98,11 @@ def launch(
     """
     try:
         placement = find_placement(os.environ)
-        wrong = environment.faults(os.environ)
-        if wrong:  # on one machine alike for all ranks: one of them says it
-            return (
-                report(ConfigError(wrong[0]), program) if not placement.local_rank else EXIT_USAGE
-            )
+        if placement.local_rank == 0:  # variables are alike on a machine: one rank says it
+            environment.check(os.environ)
+        elif environment.faults(os.environ):
+            return EXIT_USAGE
+        check_local_size(placement, os.environ)
         _settle_environment(placement)
         meeting = Meeting.open(placement, program)
     except PipelineError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from pipeline import environment
 from pipeline.command_line import Parser
 from pipeline.errors import EXIT_INTERRUPTED, ConfigError, PipelineError, report
-from pipeline.ranks import Placement, find_placement
+from pipeline.ranks import Placement, check_local_size, find_placement
 from pipeline.talk import be_quiet, outliving_the_terminal
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class TrainingCommand(Generic[C, P]):
         try:
             placement = find_placement(os.environ)
             if placement.rank == 0:
+                check_local_size(placement, os.environ)
                 check = self.check_dry or self.check
                 print(check(self._load(arguments), placement.size).describe(), flush=True)
             return 0
