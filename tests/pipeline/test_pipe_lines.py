@@ -317,6 +317,7 @@ def test_a_run_can_be_moved(player, run_dir, tmp_path, toy_config):
 PRETRAIN = Path(__file__).parents[2] / "launch" / "pretrain.sh"
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_real_run_is_rewound_and_ends_as_before(toy_config, start_ranks, run_dir):
     """With the same configuration the new line has the same numbers, bit for bit."""

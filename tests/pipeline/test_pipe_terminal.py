@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -120,6 +121,7 @@ def test_the_end_of_a_process_has_its_code_whatever_comes_in_the_teardown(code):
     assert (done.returncode, done.stdout) == (code, "unflushed threads end\nhandlers run\n")
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_run_whose_reader_has_gone_trains_to_its_end(
     toy_config, tmp_path, clean_environment, free_port
@@ -141,6 +143,7 @@ def test_a_run_whose_reader_has_gone_trains_to_its_end(
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text() == "step-000000008\n"
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_run_whose_terminal_closes_saves_and_goes_on(
     toy_config, tmp_path, clean_environment, free_port
@@ -162,18 +165,13 @@ def test_a_run_whose_terminal_closes_saves_and_goes_on(
     try:
         while not read_metrics(run_dir / "metrics.jsonl"):
             assert process.poll() is None
-            os.read(terminal, 1 << 16) if _readable(terminal) else None
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 1 << 16)
         os.close(terminal)
-        process.wait(timeout=180)
+        process.wait(timeout=300)
     finally:
         process.kill()
     steps = [int(path.name[5:]) for path in list_checkpoints(run_dir / "checkpoints")]
     assert steps[-1] == 40
     assert len(steps) == 2  # the other one was saved when the terminal closed
     assert read_metrics(run_dir / "metrics.jsonl")[-1]["step"] == 40
-
-
-def _readable(descriptor: int) -> bool:
-    import select
-
-    return bool(select.select([descriptor], [], [], 0.1)[0])

@@ -69,6 +69,7 @@ def main(config: str, run_dir: Path, times: int, num_busy: int) -> None:
                 port = probe.getsockname()[1]
             ranks = [start(number, port, config, run_dir) for number in (0, 1)]
             codes.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks])
+            print(len(codes), codes[-1], file=sys.stderr, flush=True)
     finally:
         for child in others:
             os.kill(child, signal.SIGKILL)
