@@ -72,7 +72,7 @@ def flops_per_token(config: ModelConfig) -> float:
     if isinstance(config, GPSTConfig):
         own, scores = config.composition, np.random.default_rng(0).random(batch.num_tokens)
         plan = build_plan(
-            scores.astype(np.float32), batch.sentence_lengths, own.window, own.schedule, None, 1
+            scores.astype(np.float32), batch.sentence_lengths, own.window, own.schedule
         )
         sizes = plan_sizes(plan)
     return batch_flops(config, batch, sizes).total / batch.num_tokens

@@ -31,6 +31,7 @@ CONFIG = GPSTConfig(
     ffn_dim=768,
     num_type_layers=2,
     num_token_layers=8,
+    token_head_dim=384,
     surrogate=False,
     composition=CompositionConfig(dim=48, num_heads=4, ffn_dim=192, num_layers=3, score_dim=12),
     parser=ParserConfig(dim=48, num_heads=4, ffn_dim=192, num_layers=2, score_dim=192),
