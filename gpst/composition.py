@@ -74,6 +74,10 @@ class PairScore(nn.Module):
     """phi(x, y) = MLP^x(x) . MLP^y(y) / sqrt(d_score), a map for each role; in fp32, without
     dropout."""
 
+    parent: nn.Sequential
+    left: nn.Sequential
+    right: nn.Sequential
+
     def __init__(self, config: CompositionConfig, roles: tuple[str, ...]):
         super().__init__()
         self.scale = 1.0 / math.sqrt(config.score_dim)

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.command_line import Parser
 from pipeline.errors import ConfigError
@@ -138,6 +139,7 @@ def _check_machines(options: Namespace) -> None:
     from deepspeed.launcher import runner
 
     machines = runner.fetch_hostfile(options.hostfile or runner.DLTS_HOSTFILE)
-    machines = machines or {"localhost": get_accelerator().device_count()}
+    accelerator: Any = get_accelerator()
+    machines = machines or {"localhost": accelerator.device_count()}
     if not runner.parse_inclusion_exclusion(machines, options.include, options.exclude):
         raise ConfigError(f"{chosen!r} leaves no rank: {', '.join(machines)} are there")

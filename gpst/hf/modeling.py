@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.core_model_loading import ConversionOps, WeightConverter, WeightRenaming
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import ModelOutput
 
@@ -266,7 +266,7 @@ class _Copy(ConversionOps):
         return {name: tensor.clone() for name in target_patterns}
 
 
-def _conversions() -> list[WeightConverter]:
+def _conversions() -> list[WeightConverter | WeightRenaming]:
     """Of exports from before (gpst/hf/former.py)."""
     return [
         WeightConverter(f"{PREFIX}{then}", [f"{PREFIX}{name}" for name in now], [_Copy()])

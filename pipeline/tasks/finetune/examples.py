@@ -138,10 +138,10 @@ class ExampleSource(ContextSource):
         self._rule: AtomRule = atoms
         self._atoms: list[NDArray[np.bool_]] | None = None
         if split == "train" and (folder / ATOMS).is_file():
-            atoms, ends = np.load(folder / ATOMS), np.cumsum(table["num_tokens"])
-            if atoms.shape != (int(ends[-1]),):
+            inner, ends = np.load(folder / ATOMS), np.cumsum(table["num_tokens"])
+            if inner.shape != (int(ends[-1]),):
                 raise DataError(f"{folder}: {ATOMS} does not fit the examples; remove the folder")
-            self._atoms = np.split(atoms, ends[:-1])
+            self._atoms = np.split(inner, ends[:-1])
 
     @property
     def fingerprint(self) -> str:
