@@ -70,8 +70,10 @@ class StopRequest:
 
     def takes_save(self) -> bool:
         """Whether a checkpoint is wanted since the last call."""
-        wanted, self._wants_save = self._wants_save, False
-        return wanted
+        if not self._wants_save:
+            return False
+        self._wants_save = False  # a signal from here on is met by the checkpoint to come
+        return True
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):

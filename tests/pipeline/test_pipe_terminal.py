@@ -26,6 +26,14 @@ PRETRAIN = ROOT / "launch" / "pretrain.sh"
 
 
 @pytest.fixture
+def hangups():
+    """SIGHUP as a terminal's programs have it, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
 def closed_pipe(monkeypatch):
     """Standard output and error go to a pipe that nobody reads."""
     reading, writing = os.pipe()
@@ -71,7 +79,7 @@ def test_a_full_disk_costs_lines_and_not_the_run(monkeypatch):
     assert stream.getvalue() == "there is space again\n"
 
 
-def test_a_closed_terminal_is_a_wish_for_a_checkpoint():
+def test_a_closed_terminal_is_a_wish_for_a_checkpoint(hangups):
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         assert not stop.requested
@@ -146,7 +154,7 @@ def test_a_run_whose_reader_has_gone_trains_to_its_end(
 @pytest.mark.slow
 @pytest.mark.dist
 def test_a_run_whose_terminal_closes_saves_and_goes_on(
-    toy_config, tmp_path, clean_environment, free_port
+    toy_config, tmp_path, clean_environment, free_port, hangups
 ):
     """The terminal is a real one: closing it sends SIGHUP and makes every later write fail."""
     environ = clean_environment | {"LOCAL_SIZE": "1", "DS_ACCELERATOR": "cpu"}

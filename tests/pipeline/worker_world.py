@@ -74,6 +74,7 @@ def start(mode: str, rank: int, port: int, stderr: Path) -> int:
         return child
     code = 99
     try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup
         os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
