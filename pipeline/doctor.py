@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple
 from pipeline import environment
 from pipeline.config import REPOSITORY
 from pipeline.errors import EXIT_FAILURE, ConfigError
+from pipeline.sizes import GIB, in_words
 
-GIB = 1 << 30
 Status = Literal["ok", "warn", "FAIL"]
 
 
@@ -198,9 +198,9 @@ def _disk(folder: Path) -> Finding:
     except OSError as error:
         return Finding("FAIL", f"{folder.resolve()}: cannot be written ({error.strerror})")
     speed = len(payload) / (time.perf_counter() - began) / 1e6
-    free = shutil.disk_usage(folder).free / GIB
-    text = f"{folder.resolve()}: {free:.1f} GiB free, {speed:.0f} MB/s"
-    if free < 10:
+    free = shutil.disk_usage(folder).free
+    text = f"{folder.resolve()}: {in_words(free)} free, {speed:.0f} MB/s"
+    if free < 10 * GIB:
         return Finding("warn", f"{text}; checkpoints of the small model alone need 5 GiB")
     return Finding("ok", text)
 
@@ -209,10 +209,10 @@ def _shared_memory(_: Path) -> Finding:
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
         return Finding("FAIL", f"{path} cannot be written: ranks of one machine share memory there")
-    size = shutil.disk_usage(path).total / GIB
-    if size < 1:
-        return Finding("warn", f"{path} has {size:.2f} GiB: NCCL may fail (docker --shm-size=8g)")
-    return Finding("ok", f"{path} has {size:.1f} GiB")
+    size = shutil.disk_usage(path).total
+    if size < GIB:
+        return Finding("warn", f"{path} has {in_words(size)}: NCCL may fail (docker --shm-size=8g)")
+    return Finding("ok", f"{path} has {in_words(size)}")
 
 
 def _clock(folder: Path) -> Finding:
@@ -237,10 +237,12 @@ def _open_files(_: Path) -> Finding:
 
 
 def _memory(_: Path) -> Finding:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     cores = len(os.sched_getaffinity(0))
-    text = f"{total:.1f} GiB, {cores} cores"
-    return Finding("warn", f"{text}: the tests need 4 GiB") if total < 4 else Finding("ok", text)
+    text = f"{in_words(total)}, {cores} cores"
+    return (
+        Finding("warn", f"{text}: the tests need 4 GiB") if total < 4 * GIB else Finding("ok", text)
+    )
 
 
 def _gpus(_: Path) -> Finding:
@@ -255,7 +257,7 @@ def _gpus(_: Path) -> Finding:
     names = []
     for number in range(count):
         properties = torch.cuda.get_device_properties(number)
-        names.append(f"{properties.name} {properties.total_memory / GIB:.0f} GiB")
+        names.append(f"{properties.name} {in_words(properties.total_memory)}")
     text = f"{count}: {', '.join(sorted(set(names)))}"
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         return Finding("warn", f"{text}; no bf16: set engine.precision=fp16 (or fp32)")

@@ -15,7 +15,6 @@ from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import ConfigError
 from pipeline.memory import (
     A100,
-    GIB,
     STAGES,
     Device,
     ModelSize,
@@ -28,6 +27,7 @@ from pipeline.memory import (
 from pipeline.preflight import check_run
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
 from pipeline.schedule import num_warmup_steps
+from pipeline.sizes import GIB, MIB, in_words
 
 ASSUMED_VOCAB_SIZE = 30_522
 """Where there is neither a dataset nor model.vocab_size: data_prep's default."""
@@ -56,7 +56,7 @@ class DryRun:
         config, train, optim = self.config, self.config.train, self.config.optim
         model, engine = config.model_config, config.engine
         warmup = num_warmup_steps(train.num_steps, optim.warmup_fraction)
-        disk = checkpoint_bytes(config, size.parameters) / GIB
+        disk = checkpoint_bytes(config, size.parameters)
         return [
             f"model        {model.kind}, {size.parameters:,} parameters, vocabulary of "
             f"{model.vocab_size:,}",
@@ -69,7 +69,7 @@ class DryRun:
             + f"; {warmup:,} steps of warm-up, then {optim.decay}",
             f"engine       ZeRO {engine.zero_stage}, {engine.precision}, recomputed: "
             f"{', '.join(engine.checkpointing) or 'nothing'}",
-            f"checkpoints  {disk:.2f} GiB each, in {Path(config.run_dir) / FOLDER}",
+            f"checkpoints  {in_words(disk)} each, in {Path(config.run_dir) / FOLDER}",
         ]
 
     def _data(self) -> str:
@@ -111,7 +111,7 @@ class DryRun:
     def _memory_here(self, size: ModelSize) -> list[str]:
         ranks = self.batches.world_size
         device = device_here(ranks)
-        title = f"{_ranks(ranks)} here, {device.name} with {device.num_bytes / GIB:.1f} GiB each"
+        title = f"{_ranks(ranks)} here, {device.name} with {in_words(device.num_bytes)} each"
         return self._memory(size, self.batches, device, title)
 
     def _memory_reference(self, size: ModelSize) -> list[str]:
@@ -126,20 +126,20 @@ class DryRun:
         """A table by ZeRO stage, and what it means."""
         engine, ranks = self.config.engine, batches.world_size
         batch = self._micro_batch(batches.micro_batch)
-        rows, own = [], None
+        own = rank_memory(self.config, size, ranks, engine.zero_stage, batch, device.type)
+        unit, unit_bytes = ("GiB", GIB) if own.total >= GIB else ("MiB", MIB)
+        rows = []
         for stage in STAGES:
             mark = "*" if stage == engine.zero_stage else " "
             if stage == 0 and engine.precision != "fp32":
                 rows.append(f"{mark} ZeRO 0  not with {engine.precision}")
                 continue
             memory = rank_memory(self.config, size, ranks, stage, batch, device.type)
-            own = memory if stage == engine.zero_stage else own
-            rows.append(f"{mark} ZeRO {stage}{_row(memory, device)}")
-        assert own is not None  # the config's own stage is among them
+            rows.append(f"{mark} ZeRO {stage}{_row(memory, device, unit_bytes)}")
         header = "".join(f"{name:>12}" for name in _COLUMNS)
         return [
             "",
-            f"memory on {title} ({batches.describe()}), GiB a rank:",
+            f"memory on {title} ({batches.describe()}), {unit} a rank:",
             f"        {header}",
             *rows,
             self._verdict(size, batches, device, own),
@@ -153,17 +153,17 @@ class DryRun:
             for n in range(1, per_rank + 1)
             if per_rank % n == 0 and self._fits(size, ranks, stage, n, device)
         ]
-        host = f"; {own.host / GIB:.1f} GiB of the host's memory a rank" if own.host else ""
+        host = f"; {in_words(own.host)} of the host's memory a rank" if own.host else ""
         if own.total > device.usable:
             hope = (
                 f"train.micro_batch_contexts_per_rank={fitting[-1]} would"
                 if fitting
                 else "no micro-batch would; try engine.checkpointing, a higher engine.zero_stage"
             )
-            return f"does not fit ({device.usable / GIB:.1f} GiB are usable): {hope}{host}"
+            return f"does not fit ({in_words(device.usable)} are usable): {hope}{host}"
         most = fitting[-1]
         return (
-            f"fits, {(device.usable - own.total) / GIB:.1f} GiB to spare; up to {most} contexts a "
+            f"fits, {in_words(device.usable - own.total)} to spare; up to {most} contexts a "
             f"micro-batch would ({most} x {per_rank // most} accumulated x {ranks}){host}"
         )
 
@@ -184,8 +184,8 @@ class DryRun:
 _COLUMNS = ("weights", "gradients", "optimizer", "buckets", "activations", "total")
 
 
-def _row(memory: RankMemory, device: Device) -> str:
-    cells = [getattr(memory, name) / GIB for name in _COLUMNS]
+def _row(memory: RankMemory, device: Device, unit_bytes: int) -> str:
+    cells = [getattr(memory, name) / unit_bytes for name in _COLUMNS]
     over = "" if memory.total <= device.usable else "  too much"
     return "  " + "".join(f"{cell:>12.2f}" for cell in cells)[1:] + over
 

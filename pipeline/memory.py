@@ -17,8 +17,8 @@ from pipeline.activations import BYTES, activation_bytes
 from pipeline.config import RunConfig
 from pipeline.engine_config import deepspeed_config
 from pipeline.resolve import BatchPlan
+from pipeline.sizes import GIB
 
-GIB = 1 << 30
 STAGES = (0, 1, 2, 3)
 _BUCKET_NUMBERS = 500_000_000
 """DeepSpeed's own reduce_bucket_size: gradients are sent in a buffer of so many numbers."""

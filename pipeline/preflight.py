@@ -11,10 +11,11 @@ from pipeline.contexts import Split
 from pipeline.data import ContextSource, open_datasets, open_source
 from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import DataError
-from pipeline.memory import GIB, checkpoint_bytes, model_size
+from pipeline.memory import checkpoint_bytes, model_size
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
 from pipeline.run_folder import check_run_dir
 from pipeline.samples import FixedSentences
+from pipeline.sizes import in_words
 from pipeline.weights_and_biases import import_wandb
 
 
@@ -83,6 +84,6 @@ def _check_disk(config: RunConfig) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DataError(
-            f"run_dir: {existing} has {free / GIB:.1f} GiB free, and {wanted} checkpoints take "
-            f"{needed / GIB:.1f} GiB; free some, or lower checkpoint.keep_last"
+            f"run_dir: {existing} has {in_words(free)} free, and {wanted} checkpoints take "
+            f"{in_words(needed)}; free some, or lower checkpoint.keep_last"
         )

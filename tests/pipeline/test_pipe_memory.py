@@ -18,8 +18,9 @@ from pipeline.activations import activation_bytes, assumed_batch
 from pipeline.config import REPOSITORY, load_config
 from pipeline.dry_run import check_dry_run
 from pipeline.errors import ConfigError
-from pipeline.memory import GIB, ModelSize, checkpoint_bytes, model_size, state_memory
+from pipeline.memory import ModelSize, checkpoint_bytes, model_size, state_memory
 from pipeline.preflight import check_run
+from pipeline.sizes import GIB
 
 SIZES = {"vocab_size": 500, "bos_token_id": 0, "hidden_dim": 192, "num_heads": 4, "ffn_dim": 768}
 GPST = {
