@@ -141,8 +141,8 @@ class Composition(PairModel):
         self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
     ) -> tuple[Float[Tensor, "E D"], Float[Tensor, "E"]]:
         """Returns: (f_alpha(left, right), phi_alpha(left, right))."""
-        score = self.score
-        return self.compose(left, right), score.compare(score.left(left), score.right(right))
+        of_left, of_right = self.score.maps
+        return self.compose(left, right), self.score.compare(of_left(left), of_right(right))
 
     def compose(
         self, left: Float[Tensor, "E D"], right: Float[Tensor, "E D"]
@@ -175,9 +175,9 @@ class Decomposition(PairModel):
             (f_beta(parent, sibling), phi_beta(parent, sibling)).
         """
         role = torch.stack((self.role[0].expand_as(sibling), self.role[2 - side]))
-        score = self.score
-        of_sibling = torch.where(side[:, None] == 0, score.right(sibling), score.left(sibling))
-        return self._mix(parent, sibling, role), score.compare(score.parent(parent), of_sibling)
+        of_parent, of_left, of_right = self.score.maps
+        mapped = torch.where(side[:, None] == 0, of_right(sibling), of_left(sibling))
+        return self._mix(parent, sibling, role), self.score.compare(of_parent(parent), mapped)
 
 
 class Scaling(nn.Module):
