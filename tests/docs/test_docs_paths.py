@@ -42,7 +42,9 @@ def gone(text: str, folder: Path) -> list[str]:
             found.append(name)
     found += [n for n in SCRIPT.findall(text) if n not in NAMES and n not in ELSEWHERE]
     for name in MODULE.findall(text):
-        place = ROOT / name.replace(".", "/")
+        # The wheel holds the other packages inside gpst.
+        inner = re.sub(r"^gpst\.(data_prep|pipeline)\b", r"\1", name)
+        place = ROOT / inner.replace(".", "/")
         if not (PLACEHOLDER.search(name) or place.is_dir() or place.with_suffix(".py").exists()):
             found.append(name)
     return found
