@@ -32,7 +32,9 @@ def at_least_fp32(x: Tensor) -> Tensor:
 def compute_dtype(x: Tensor) -> torch.dtype:
     """What matrix products of x are computed in: autocast's type where that is on."""
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
 
 
 def init_linear(layer: nn.Linear, scale: float = 1.0) -> None:

@@ -76,8 +76,7 @@ def linear(
         weight: (outputs, inputs), or (inputs, outputs) when `transposed`.
     """
     fits = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
-    plain = torch.is_autocast_enabled(x.device.type) or not torch.is_grad_enabled()
-    if plain or not fits:
+    if not fits or torch.is_autocast_enabled("cpu") or not torch.is_grad_enabled():
         return F.linear(x, weight.T if transposed else weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     found: Tensor = _Linear.apply(rows, weight, bias, transposed)  # type: ignore[assignment]

@@ -68,7 +68,7 @@ def test_configuration_round_trip_and_errors():
     config = config_from_dict(values)
     assert config_from_dict(config_to_dict(config)) == config
     wrong = [
-        ({"vocabsize": 3}, "vocabsize is not a field.*did you mean vocab_size"),
+        ({"vocabsize": 3}, "unknown field vocabsize; did you mean vocab_size"),
         ({"composition": {"windw": 3}}, "composition.windw.*did you mean composition.window"),
         ({"composition": {"schedule": "best"}}, "composition.schedule: 'best'.*score or height"),
         ({"hidden_dim": 100}, "hidden_dim: 100.*number of heads"),

@@ -128,12 +128,12 @@ def test_the_end_token_and_the_full_context_stop(tiny):
     for sampling in (None, Sampling(seed=2)):
         [found] = generate(model, [[1, 2]], max_new_tokens=100, sampling=sampling, beam=4)
         assert len(found.tokens) == 10
-        ended = generate(
-            model, [[2, 3]], max_new_tokens=9, end_token=3, sampling=sampling, num_samples=8
-        )
+        options = {"max_new_tokens": 9, "sampling": sampling, "num_samples": 8}
+        end = generate(model, [[2, 3]], **options)[0].tokens[2]  # written early for sure
+        ended = generate(model, [[2, 3]], end_token=end, **options)
         for generation in ended:
-            assert generation.tokens[-1] == 3 or len(generation.tokens) == 9
-            assert 3 not in generation.tokens[:-1]
+            assert generation.tokens[-1] == end or len(generation.tokens) == 9
+            assert end not in generation.tokens[:-1]
         assert any(len(g.tokens) < 9 for g in ended)
 
 
