@@ -112,7 +112,7 @@ class SavedState:
             if offset + part > flats[group].numel():
                 group, offset = group + 1, 0
                 tensors = self._with_moments(flats[group], moments[group])
-            numel = max(0, min(part, shape.numel() - rank * part))  # the rest is padding
+            numel = min(part, shape.numel() - rank * part)  # the rest is padding, or all of it
             self._add(name, numel, offset, tensors)
             offset += part
 

@@ -39,7 +39,7 @@ def small_disk(tmp_path):
     if mounted.returncode:
         pytest.skip("a small file system cannot be mounted here")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "-l", folder], check=True)  # a worker may still look at it
 
 
 def test_full_disk(tmp_path, bpe_path, small_disk, monkeypatch):
@@ -101,7 +101,7 @@ def locked_folder(tmp_path):
     if mounted.returncode:
         pytest.skip("root may write everywhere, and nothing can be mounted here")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "-l", folder], check=True)  # a worker may still look at it
 
 
 def test_no_write_permission(locked_folder, corpus, bpe_path):

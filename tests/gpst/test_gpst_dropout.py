@@ -96,8 +96,17 @@ def expected_shares(rate: float) -> dict[str, float]:
     return dict.fromkeys(dropped, rate) | {"weights on both": rate**2} | whole
 
 
-@pytest.mark.parametrize("kernels", ["torch", "numba", "triton"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("kernels", "training"),
+    [
+        ("torch", True),
+        ("torch", False),
+        ("numba", True),
+        ("numba", False),
+        ("triton", True),
+        pytest.param("triton", False, marks=pytest.mark.slow),  # its interpreter takes its time
+    ],
+)
 @pytest.mark.parametrize("kind", [Composition, Decomposition])
 def test_zeros_of_the_passes_over_the_chart(kernels, training: bool, kind, monkeypatch) -> None:
     monkeypatch.setenv("GPST_KERNELS", kernels)

@@ -109,8 +109,8 @@ def test_gelu_from_end_to_end(monkeypatch, kernels: str) -> None:
         (1, 0.7, False, 0.0),
         (2, 1.0, False, 0.2),
         (2, 0.7, True, 0.2),
-        (3, 1.0, False, 0.0),
-        (3, 0.7, False, 0.2),
+        pytest.param(3, 1.0, False, 0.0, marks=pytest.mark.slow),
+        pytest.param(3, 0.7, False, 0.2, marks=pytest.mark.slow),
     ],
 )
 def test_passes_over_the_chart(

@@ -79,7 +79,7 @@ def same_environment():
         ("init=nowhere", 2, "finetune: init nowhere: no such folder"),
         ("init={gpt2}", 2, "model-gpt2: is no GPST, and grammar_induction needs its trees"),
         ("grammar_induction.test=gone.txt", 2, "grammar_induction.test gone.txt: no such file"),
-        ("grammar_induction.atoms=true", 2, "grammar_induction.atoms: True is not allowed; it"),
+        ("grammar_induction.atoms=true", 2, "grammar_induction.atoms: true is not allowed; it"),
         ("train.global_batch_contexts=3", 2, "finetune: train.global_batch_contexts 3 is not"),
     ],
 )

@@ -17,6 +17,7 @@ from gpst.model import build_model
 from gpst.search.batches import search_batches
 from gpst.search.parse import search_text
 from pipeline import convert
+from pipeline.checkpoint_files import whole_checkpoint
 from pipeline.data import ContextSource
 from pipeline.evaluate import evaluate_model, unigram_perplexity
 from pipeline.marginal import evaluate_marginal, sentence_lists
@@ -219,7 +220,11 @@ def checkpoint(folder, tmp_path, monkeypatch):
         "train": {"num_steps": 6, "global_batch_contexts": 2},
     }
     state = SimpleNamespace(step=6, tokens=384, config=config)
-    monkeypatch.setattr("pipeline.checkpoint_files.whole_checkpoint", lambda path: (step, state))
+
+    def whole(path):
+        return (step, state) if path == run else whole_checkpoint(path)
+
+    monkeypatch.setattr("pipeline.checkpoint_files.whole_checkpoint", whole)
     monkeypatch.setattr("pipeline.checkpoint.weights_in", lambda path: source.weights())
     return run
 
@@ -241,7 +246,7 @@ def test_to_hf_exports_the_newest_checkpoint_with_its_card(folder, checkpoint, t
 
 def test_to_hf_faults(folder, checkpoint, tmp_path, capsys):
     assert convert.main(["to-hf", str(tmp_path / "none"), str(tmp_path / "out")]) == 3
-    assert "there is no such folder" in capsys.readouterr().err
+    assert f"no checkpoint in {tmp_path / 'none'}" in capsys.readouterr().err
     moved = folder / "data" / "tokenizer"
     moved.rename(folder / "elsewhere")
     try:
