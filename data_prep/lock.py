@@ -34,7 +34,7 @@ def only_build(work: Path, output: str) -> Iterator[None]:
         _lock(file, f"output {output}: another build is writing to it")
         _lock(workers, f"output {output}: workers of an earlier build are still going; end them")
         fcntl.flock(workers, fcntl.LOCK_UN)  # from now on it is for this build's workers
-        if not _is_there(file, work / _BUILD):
+        if not is_there(file, work / _BUILD):
             raise UsageError(f"output {output}: another build has just ended; run this again")
         yield
 
@@ -50,8 +50,8 @@ def _lock(file: IO[str], message: str) -> None:
             time.sleep(0.05)
 
 
-def _is_there(file: IO[str], path: Path) -> bool:
-    """The file is still what its path names: a build that ends removes its work folder."""
+def is_there(file: IO[str], path: Path) -> bool:
+    """The file is still what its path names: who is done with a lock may remove it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:

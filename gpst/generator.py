@@ -39,8 +39,6 @@ class GeneratorLayout:
     """(M,) place of each action in the flat padded table (contexts x type_length)."""
     token_row: Tensor
     """(N,) place of each token in the flat padded table (contexts x token_length)."""
-    node_start: Tensor
-    """(N,) number of the first action of each token's context."""
     context_of_node: Tensor
     """(M,) number of the first action of each action's context."""
 
@@ -57,7 +55,6 @@ class GeneratorLayout:
             int(tokens.max()),
             on_device(padded_rows(actions), device),
             on_device(padded_rows(tokens), device),
-            on_device(np.repeat(first, tokens), device),
             on_device(np.repeat(first, actions), device),
         )
 

@@ -19,6 +19,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
+from data_prep.lock import is_there
 from pipeline.errors import ConfigError, DataError
 
 CONFIG = "config.yaml"
@@ -160,7 +161,7 @@ def _lock(path: Path) -> IO[str]:
             )
             return file
         else:
-            if _is_there(file, path):
+            if is_there(file, path):
                 return file
         file.close()
         time.sleep(0.05)
@@ -174,14 +175,6 @@ def _taken(path: Path, file: IO[str]) -> ConfigError:
         f"run_dir: {path.parent} is being written by another run ({holder}): wait for it or end "
         "it, or give another run_dir"
     )
-
-
-def _is_there(file: IO[str], path: Path) -> bool:
-    """The file is still what its path names: a run that came to nothing removes its lock."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
 
 
 def free_name(path: Path) -> Path:

@@ -22,13 +22,16 @@ from gpst.model import GPST, build_model
 
 INITS = ["width_scaled", "paper"]
 # Widths of 768 / 4 and 768 / 16: what is 0.02 at 768 is 0.04 and 0.08.
+SIZES = {
+    "vocab_size": 300,
+    "bos_token_id": 0,
+    "max_context_tokens": 200,
+    "hidden_dim": 192,
+    "num_heads": 4,
+    "ffn_dim": 768,
+}
 CONFIG = GPSTConfig(
-    vocab_size=300,
-    bos_token_id=0,
-    max_context_tokens=200,
-    hidden_dim=192,
-    num_heads=4,
-    ffn_dim=768,
+    **SIZES,
     num_type_layers=2,
     num_token_layers=8,
     token_head_dim=384,
@@ -37,12 +40,7 @@ CONFIG = GPSTConfig(
     parser=ParserConfig(dim=48, num_heads=4, ffn_dim=192, num_layers=2, score_dim=192),
 )
 GPT2 = GPT2Config(
-    vocab_size=300,
-    bos_token_id=0,
-    max_context_tokens=200,
-    hidden_dim=192,
-    num_heads=4,
-    ffn_dim=768,
+    **SIZES,
     num_layers=8,
 )
 
