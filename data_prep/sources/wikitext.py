@@ -5,16 +5,28 @@ A line `` = Title = `` after a blank line starts an article; `` = = Section = = 
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.sources.base import InputFile, Part, SourceOptions
-from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES, cut_point
-from data_prep.sources.ranges import RANGE_BYTES, is_readable
+from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.blank_lines import LOOK_BACK, WINDOW
+from data_prep.sources.ranges import (
+    RecordEnds,
+    in_batches,
+    is_readable,
+    range_parts,
+    read_records,
+    stream_pieces,
+)
+from data_prep.sources.streams import CHUNK, COMPRESSED
 
-_TITLE = re.compile(rb"^[ \t\r]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)", re.MULTILINE)
+_FIRST_TITLE = re.compile(rb"[ \t\r]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)")
+# without an alternative at its start, re looks for its first character fast
+_TITLE = re.compile(rb"\n" + _FIRST_TITLE.pattern)
+_BLANK = b" \t\r\n"
+_LONGEST_TITLE = 1 << 16
 _JOINED = re.compile(rb" @([-,.])@ ")
 _BEFORE = re.compile(rb" ([.,;:!?%)\]}]|'s\b|n't\b|'re\b|'ve\b|'ll\b|'d\b|'m\b)")
 _AFTER = re.compile(rb"([(\[{$]|\xc2\xa3) ")
@@ -22,71 +34,97 @@ _QUOTED = re.compile(rb'" ([^"\n]*?) "')
 _HEADING = re.compile(rb"^ ?((?:= )+)(.*?) (?:= ?)+$", re.MULTILINE)
 
 
+def _titles(data: bytes, start: int = 0) -> list[int]:
+    """Where articles begin; a first line that looks like a title is taken for one."""
+    first = None if start else _FIRST_TITLE.match(data)
+    found = [first.start("title")] if first else []
+    places = (match.start("title") for match in _TITLE.finditer(data, start))
+    return found + [place for place in places if _is_after_blank_line(data, place)]
+
+
+def _is_after_blank_line(data: bytes, place: int) -> bool:
+    """Whether the line before is blank."""
+    line = data.rfind(b"\n", 0, place) + 1
+    before = data.rfind(b"\n", 0, line - 1) + 1 if line else 0
+    return not data[before:place].strip(_BLANK)
+
+
+def last_title(data: bytes) -> int:
+    """Where the last article begins, or 0."""
+    window = WINDOW
+    while True:  # from the end, in linear time
+        start = max(len(data) - window, 0)
+        last = max(_titles(data, start), default=0)
+        if last or not start:
+            return last
+        window *= 2
+
+
+def first_title(file: BinaryIO, at: int) -> int | None:
+    """The first place >= ``at`` at which an article begins; None: there is none."""
+    start = max(at - LOOK_BACK, 0)
+    file.seek(start)
+    held = b"" if start == 0 else b"."  # the start of a file is a blank line, no other place is
+    start -= len(held)
+    while chunk := file.read(CHUNK):
+        data = held + chunk
+        for place in _titles(data):
+            if start + place >= at:
+                return start + place
+        held = _open_lines(data)
+        start += len(data) - len(held)
+    return None
+
+
+def _open_lines(data: bytes) -> bytes:
+    """The end of some bytes that a title may begin in: what was before is blank or it is not."""
+    line = data.rfind(b"\n") + 1
+    if line == 0:
+        return data if len(data) <= _LONGEST_TITLE else b"."
+    before = data.rfind(b"\n", 0, line - 1) + 1
+    return (b".\n" if data[before:line].strip() else b"\n") + data[line:]
+
+
+TITLES = RecordEnds(first_title, last_title)
+
+
 class WikiTextSource:
     """See the module."""
 
     name = "wikitext"
     summary = "WikiText .tokens or .raw; a document is an article (--detokenize undoes ' @-@ ')"
-    suffixes = (".tokens", ".raw", ".txt")
+    suffixes = tuple(s + c for s in (".tokens", ".raw", ".txt") for c in ("", *COMPRESSED))
 
     def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a byte range; articles belong to the range that they begin in."""
         for file in files:
-            for start in range(0, file.num_bytes, RANGE_BYTES):
-                stop = min(start + RANGE_BYTES, file.num_bytes)
-                yield Part(file.path, stop - start, start, stop)
+            yield from range_parts(file)
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if not is_readable(part, recorder):
-            return
-        with open(part.path, "rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            with data:
-                for start, stop in _articles(data, part):
-                    if stop - start > MAX_DOCUMENT_BYTES:
-                        recorder.count("documents_cut_too_long")
-                    while stop - start > MAX_DOCUMENT_BYTES:
-                        cut = start + cut_point(data[start : start + MAX_DOCUMENT_BYTES + 4])
-                        yield from _documents(data[start:cut], start, part.path, options)
-                        start = cut
-                    yield from _documents(data[start:stop], start, part.path, options)
+
+        def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
+            return _articles(data, offset, part.path, options)
+
+        if is_readable(part, recorder):
+            yield from read_records(part, TITLES, documents, recorder)
+
+    def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
+        """See Source.pieces."""
+        return stream_pieces(part.path, TITLES)
 
 
-def _articles(data: mmap.mmap, part: Part) -> Iterator[tuple[int, int]]:
-    """Ranges of the articles that begin in a part; what stands before the first is one too."""
-    size = len(data)
-    stop = size if part.stop is None else part.stop
-    start = 0 if part.start == 0 else _next_title(data, part.start)
-    while start < stop:
-        end = _next_title(data, start + 1)
-        yield start, end
-        start = end
-
-
-def _next_title(data: mmap.mmap, at: int) -> int:
-    """Where the first title at ``at`` or later begins, or the end of the file."""
-    place = max(at - 64, 0)  # its line may begin before ``at``
-    while match := _TITLE.search(data, place):
-        if match.start("title") >= at and _is_after_blank_line(data, match.start()):
-            return match.start("title")
-        place = match.start("title") + 1
-    return len(data)
-
-
-def _is_after_blank_line(data: mmap.mmap, line: int) -> bool:
-    before = data.rfind(b"\n", 0, line - 1) + 1 if line else 0
-    return not data[before:line].strip()
-
-
-def _documents(
-    article: bytes, offset: int, path: str, options: SourceOptions
-) -> Iterator[RawBatch]:
+def _articles(data: bytes, offset: int, path: str, options: SourceOptions) -> Iterator[RawBatch]:
+    starts = sorted({0, *_titles(data)})
+    articles = [
+        (offset + start, data[start:stop])
+        for start, stop in zip(starts, [*starts[1:], len(data)], strict=True)
+    ]
+    if offset == 0 and not articles[0][1].strip():
+        del articles[0]  # the blank line that every file begins with
     if options.detokenize:
-        article = detokenize(article)
-    if offset == 0 and not article.strip():
-        return  # the blank line that every file begins with
-    yield RawBatch.join([article], path, [offset])
+        articles = [(place, detokenize(article)) for place, article in articles]
+    yield from in_batches(articles, path)
 
 
 def detokenize(text: bytes) -> bytes:

@@ -41,19 +41,6 @@ def test_cut_point_is_a_place_to_cut(data):
     assert (data[:cut].decode() + data[cut:].decode()).encode() == data
 
 
-def test_wikitext_articles_that_are_too_long(tmp_path, monkeypatch, read):
-    from data_prep.sources import wikitext
-
-    monkeypatch.setattr(wikitext, "MAX_DOCUMENT_BYTES", 1000)
-    monkeypatch.setattr(long_documents, "MAX_DOCUMENT_BYTES", 1000)
-    article = " = Title = \n \n " + "Some words . \n " * 300
-    (tmp_path / "wiki.train.tokens").write_text(article)
-    documents, recorder = read("wikitext", [tmp_path])
-    assert "".join(documents) == article
-    assert max(map(len, documents)) <= 1000
-    assert recorder.counters == {"documents_cut_too_long": 1}
-
-
 CHARACTERS = st.sampled_from(
     [*'ab \n\t"\\/', "é", "日", "😀", "\u2028", "\ud83d", "\ude00", "\x7f", "\\u0041", "  "]
 )
