@@ -120,14 +120,18 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine", default="auto", choices=("auto", "tokenizers", "gigatoken", "tokie"),
         help="what encodes; all give the ids of tokenizers (default: auto, the fastest)",
     )  # fmt: skip
+    _input_changed_argument(group)
+    group.add_argument(
+        "--dry-run", action="store_true",
+        help="write nothing; estimate documents, tokens, disk and hours from a sample",
+    )  # fmt: skip
+
+
+def _input_changed_argument(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--input-changed", default="refuse", choices=("refuse", "accept"),
         help="a rerun on input of the same size, start and end, but another time of modification: "
         "accept goes on, where it was only touched or copied (default: refuse)",
-    )  # fmt: skip
-    group.add_argument(
-        "--dry-run", action="store_true",
-        help="write nothing; estimate documents, tokens, disk and hours from a sample",
     )  # fmt: skip
 
 
@@ -155,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--sample-mib", type=int, default=256, metavar="N",
         help="MiB of text that are looked at, spread over the input (default: 256)",
     )  # fmt: skip
+    _input_changed_argument(group)
     verify = _command(commands, "verify", "recompute hashes and check what must hold")
     verify.add_argument("dataset", help="dataset directory")
     inspect = _command(commands, "inspect", "print a summary, and documents as text")

@@ -155,7 +155,7 @@ def tokenizer(options: Namespace) -> int:
     files = find_input(source, options.input, output)
     training = {name: getattr(options, name) for name in TRAINING}
     values = training_identity(options.source, source_options, files, training)
-    if is_trained(output, values):
+    if is_trained(output, values, files, options.input_changed == "accept"):
         loaded = load_tokenizer(output)
         print(f"{output}: complete already: {loaded.kind}, {loaded.vocab_size} tokens")
         return 0
@@ -167,7 +167,7 @@ def tokenizer(options: Namespace) -> int:
     )
     try:
         output.mkdir(parents=True, exist_ok=True)
-        write_record(output, values)
+        write_record(output, values, files)
         write_atomically(output / "tokenizer.json", text.encode())
         loaded = load_tokenizer(output)
         loaded.save(output)

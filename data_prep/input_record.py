@@ -1,8 +1,9 @@
 """What the input of a build was, file by file, so that a later change of it is found and named.
 
-``input.jsonl.gz`` in a dataset (and in the work folder of an unfinished one) has a line a file: its
-path, size in bytes, time of modification in ns, and a hash of its first and last 4 KiB. No file is
-read whole: an edit in the middle that keeps the size shows in the time only.
+``input.jsonl.gz`` in a dataset (and in the work folder of an unfinished one), and beside a trained
+vocabulary, has a line a file: its path, size in bytes, time of modification in ns, and a hash of
+its first and last 4 KiB. No file is read whole: an edit in the middle that keeps the size shows in
+the time only.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -82,6 +84,31 @@ def change_since(folder: Path, files: Iterable[InputFile]) -> Change | None:
             _compare(was, now, change)
             was, now = next(old, None), next(new, None)
     return change if change.count else None
+
+
+def check_unchanged(
+    output: Path, folder: Path, files: Iterable[InputFile], accept_times: bool
+) -> None:
+    """Holds the input of a rerun against the record in a folder.
+
+    accept_times: input whose times of modification alone have changed is what it was.
+
+    Raises UsageError that names the first difference.
+    """
+    if not (folder / NAME).exists():
+        print(
+            f"warning: {output} has no {NAME} (it is of an earlier version): whether a "
+            "file of the input has changed and kept its size is not known",
+            file=sys.stderr,
+        )
+        return
+    change = change_since(folder, files)
+    if change is None or (change.times_only and accept_times):
+        return
+    cure = "choose another --output, or remove it"
+    if change.times_only:
+        cure = f"if its text is the same, add --input-changed accept, else {cure}"
+    raise UsageError(f"output {output} was built from other input: {change}; {cure}")
 
 
 def _compare(was: InputFile, now: InputFile, change: Change) -> None:

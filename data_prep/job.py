@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
-from data_prep.input_record import NAME as INPUT_RECORD
-from data_prep.input_record import change_since, write_record
+from data_prep.input_record import check_unchanged, write_record
 from data_prep.manifest import MANIFEST_NAME, read_manifest
 from data_prep.sources.base import MIB, InputFile, SourceOptions
 
@@ -109,7 +107,7 @@ def claim_output(
     if complete or record.exists():
         found = dict(read_manifest(output).arguments) if complete else _read_job(record)
         found.pop(RECORD_KEY, None)
-        _check_input(output, output if complete else record.parent, files, accept_times)
+        check_unchanged(output, output if complete else record.parent, files, accept_times)
         check_same(output, found, values)
         return complete
     others = sorted(p.name for p in output.iterdir() if p.name != WORK)
@@ -125,26 +123,6 @@ def claim_output(
 
 def _read_job(record: Path) -> dict[str, Any]:
     return json.loads(record.read_text(encoding="utf-8"))
-
-
-def _check_input(
-    output: Path, folder: Path, files: Iterable[InputFile], accept_times: bool
-) -> None:
-    """Raises UsageError when the input is not what the record in a folder says."""
-    if not (folder / INPUT_RECORD).exists():
-        print(
-            f"warning: {output} has no {INPUT_RECORD} (it is of an earlier version): whether a "
-            "file of the input has changed and kept its size is not known",
-            file=sys.stderr,
-        )
-        return
-    change = change_since(folder, files)
-    if change is None or (change.times_only and accept_times):
-        return
-    cure = "choose another --output, or remove it"
-    if change.times_only:
-        cure = f"if its text is the same, add --input-changed accept, else {cure}"
-    raise UsageError(f"output {output} was built from other input: {change}; {cure}")
 
 
 def check_same(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from data_prep import input_record
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
 from data_prep.job import BuildArguments, check_same, identity
@@ -30,13 +31,16 @@ def training_identity(
     return {"source": source, **asdict(options), **training, "input": input_}
 
 
-def write_record(output: Path, values: dict[str, Any]) -> None:
+def write_record(output: Path, values: dict[str, Any], files: Iterable[InputFile]) -> None:
     """Keep what the vocabulary that is about to be written in `output` was trained on."""
+    input_record.write_record(output, files)
     write_atomically(output / RECORD, json.dumps(values, indent=1, sort_keys=True).encode())
 
 
-def is_trained(output: Path, values: dict[str, Any]) -> bool:
-    """Whether `output` holds the whole vocabulary that `values` describe.
+def is_trained(
+    output: Path, values: dict[str, Any], files: Iterable[InputFile], accept_times: bool
+) -> bool:
+    """Whether `output` holds the whole vocabulary that `values` describe, trained on these files.
 
     False: there is none, or the same one half written. Raises UsageError when there is another one.
     """
@@ -44,6 +48,7 @@ def is_trained(output: Path, values: dict[str, Any]) -> bool:
         return False
     try:
         found = json.loads((output / RECORD).read_text(encoding="utf-8"))
+        input_record.check_unchanged(output, output, files, accept_times)
         check_same(output, dict(found), values)
     except (OSError, ValueError, TypeError):
         raise UsageError(

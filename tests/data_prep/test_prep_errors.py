@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -234,12 +235,28 @@ def test_a_tokenizer_of_something_else_is_not_taken_for_this_one(run, tmp_path, 
     check(run(*arguments, *size, "--sample-mib", "3"), 2, "sample-mib")
     check(run(*arguments, *size, "--split-blank-lines"), 2, "with split-blank-lines False")
     (corpus / "more.txt").write_text("One more text.")
-    check(run(*arguments, *size), 2, "was built with input '")
+    check(run(*arguments, *size), 2, "was built from other input", "more.txt is new")
     (corpus / "more.txt").unlink()
     (tmp_path / "tok" / "trained_from.json").write_text("{}x")
     check(run(*arguments, *size), 2, "holds a tokenizer already", "no readable trained_from.json")
     (tmp_path / "tok" / "trained_from.json").unlink()  # it came from elsewhere
     check(run(*arguments, *size), 2, "holds a tokenizer already")
+
+
+def test_a_tokenizer_of_text_edited_to_the_same_size_is_not_taken_for_this_one(
+    run, tmp_path, corpus
+):
+    arguments = ("tokenizer", "--source", "text", "--input", corpus, "--output", tmp_path / "tok")
+    arguments += ("--vocab-size", "300")
+    assert run(*arguments)[0] == 0
+    file = next(corpus.rglob("*.txt"))
+    facts, text = file.stat(), file.read_bytes()
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 10**9))
+    check(run(*arguments), 2, f"{file} was modified at", "--input-changed accept")
+    assert run(*arguments, "--input-changed", "accept")[0] == 0
+    file.write_bytes(text[::-1])
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    check(run(*arguments), 2, f"{file} has other contents of the same {len(text)} bytes")
 
 
 @pytest.mark.parametrize("last", ["trained_from.json", "tokenizer.json"])
