@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gpst import kernels
 from gpst.batch import ContextBatch, on_device
 from gpst.chart.atoms import AtomRule
 from gpst.chart.decode import InducedTrees, decode, trees_of, without_cutting
@@ -249,7 +250,12 @@ def plan_sizes(plan: ChartPlan) -> dict[str, int]:
 
 
 def build_model(config: ModelConfig) -> nn.Module:
-    """The model that a configuration describes."""
+    """The model that a configuration describes.
+
+    Raises:
+        ConfigError: GPST_KERNELS is none of the choices, said now and not in the first step.
+    """
+    kernels.wish()
     if isinstance(config, GPT2Config):
         from gpst.baseline import GPT2Baseline
 

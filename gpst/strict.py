@@ -54,6 +54,30 @@ def build(cls: type[T], values: Mapping[str, Any], owner: str = "") -> T:
         raise ConfigError(f"{name}: holds something else than plain values: {error}") from None
 
 
+def parse_json(text: str) -> dict[str, Any]:
+    """The object that a configuration in JSON describes.
+
+    Raises:
+        ConfigError: a key is given twice; it is not JSON, or no object.
+    """
+    try:
+        values = json.loads(text, object_pairs_hook=_once)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"must be an object of fields, not {type(values).__name__}")
+    return values
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ConfigError(f"key {key!r} is given twice; keep one")
+        values[key] = value
+    return values
+
+
 def check_types(config: Any, owner: str = "") -> None:
     """Holds the fields of a dataclass's instance against their annotations, as `build` does.
 

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 from gpst.hf.errors import ModelFolderError
+from gpst.strict import ConfigError
 
 if TYPE_CHECKING:
     from gpst.hf.files import ModelFolder
@@ -293,7 +294,7 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
     try:
         COMMANDS[argv[0]](argv[1:], opener)
         sys.stdout.flush()
-    except (ModelFolderError, NoInputError) as error:
+    except (ModelFolderError, NoInputError, ConfigError) as error:
         return say(argv[0], error, EXIT_USAGE)
     except ValueError as error:
         return say(argv[0], error, EXIT_DATA)

@@ -16,6 +16,7 @@ from gpst.config import ConfigError, GPSTConfig, GPT2Config, config_from_dict, c
 from gpst.hf.codec import Codec
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.former import config_now, weights_now
+from gpst.strict import parse_json
 
 PREFIX = "gpst."
 """Of the core model's parameters in the exported weights."""
@@ -85,9 +86,9 @@ def open_model(folder: str | Path) -> ModelFolder:
                 f"model {path} {what}; give a folder that `launch/convert.sh to-hf` has made"
             )
     try:
-        values = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        values = parse_json((path / CONFIG).read_text(encoding="utf-8"))
         config = core_config(values)
-    except (json.JSONDecodeError, ConfigError, KeyError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, ConfigError, KeyError, TypeError) as error:
         raise ModelFolderError(f"{path / CONFIG}: {error}") from error
     final = [int(token) for token in values.get("sentence_final_token_ids", [])]
     return ModelFolder(path, config, final, values.get("eos_token_id"))

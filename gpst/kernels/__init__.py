@@ -17,6 +17,8 @@ from types import ModuleType
 
 import torch
 
+from gpst.strict import ConfigError
+
 CHOICES = ("auto", "torch", "triton", "numba")
 _MOST_THREADS = 2
 
@@ -25,7 +27,7 @@ def use_triton(x: torch.Tensor) -> bool:
     """Whether kernels on this tensor are those in Triton; they compute in fp32, never in fp64.
 
     Raises:
-        ValueError: GPST_KERNELS is none of the choices, or asks for a Triton that is not there.
+        ConfigError: GPST_KERNELS is none of the choices, or asks for a Triton that is not there.
     """
     return _choice(x) == "triton"
 
@@ -34,7 +36,7 @@ def use_numba(x: torch.Tensor) -> bool:
     """Whether kernels on this tensor are those in numba.
 
     Raises:
-        ValueError: as of `use_triton`.
+        ConfigError: as of `use_triton`.
     """
     return _choice(x) == "numba"
 
@@ -43,29 +45,41 @@ def fused_pieces(x: torch.Tensor) -> ModuleType | None:
     """The module whose forms of a pair layer's pieces fit this tensor; None for PyTorch's.
 
     Raises:
-        ValueError: as of `use_triton`.
+        ConfigError: as of `use_triton`.
     """
     choice = _choice(x)
     return None if choice == "torch" else importlib.import_module(f"gpst.kernels.{choice}_pair")
 
 
+def wish() -> str:
+    """GPST_KERNELS, or auto.
+
+    Raises:
+        ConfigError: it is none of the choices.
+    """
+    wish = os.environ.get("GPST_KERNELS", "auto")
+    if wish not in CHOICES:
+        raise ConfigError(
+            f"GPST_KERNELS={wish!r}: must be one of {', '.join(CHOICES)}; or unset it"
+        )
+    return wish
+
+
 def _choice(x: torch.Tensor) -> str:
     """torch, triton or numba."""
-    wish = os.environ.get("GPST_KERNELS", "auto")
+    wanted = wish()
     if x.dtype == torch.float64:
         return "torch"
     fits_numba = x.dtype == torch.float32 and x.device.type == "cpu"
     few_threads = torch.get_num_threads() <= _MOST_THREADS
-    return _decide(wish, x.device, fits_numba, few_threads)
+    return _decide(wanted, x.device, fits_numba, few_threads)
 
 
 @functools.cache
 def _decide(wish: str, device: torch.device, fits_numba: bool, few_threads: bool) -> str:
-    if wish not in CHOICES:
-        raise ValueError(f"GPST_KERNELS={wish!r}: must be one of {', '.join(CHOICES)}")
     present = importlib.util.find_spec("triton") is not None
     if wish == "triton" and not present:
-        raise ValueError("GPST_KERNELS=triton: the package triton is not installed")
+        raise ConfigError("GPST_KERNELS=triton: the package triton is not installed")
     on_gpu = wish == "auto" and device.type == "cuda" and present
     if wish == "triton" or (on_gpu and _agrees(device)):
         return "triton"

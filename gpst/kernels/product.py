@@ -8,7 +8,6 @@ differ by the order of summation. GPST_KERNELS=torch keeps PyTorch's.
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import torch
@@ -16,6 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from gpst.kernels import wish
 
 _LARGE = 1 << 26
 """Multiplications from which on a product pays for oneDNN's first look at its shape, 0.4 ms."""
@@ -53,7 +54,7 @@ def pays(x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"]) -> bool:
 
 
 def _wanted() -> bool:
-    return os.environ.get("GPST_KERNELS", "auto") != "torch" and _available()
+    return wish() != "torch" and _available()
 
 
 @functools.cache

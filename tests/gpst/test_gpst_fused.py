@@ -14,8 +14,10 @@ from gpst.chart.inside import inside
 from gpst.chart.outside import outside
 from gpst.chart.plan import build_plan
 from gpst.composition import Composition, Decomposition
-from gpst.config import CompositionConfig
+from gpst.config import CompositionConfig, GPT2Config
 from gpst.kernels import fused_pieces, pair, use_triton
+from gpst.model import build_model
+from gpst.strict import ConfigError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -170,6 +172,8 @@ def test_an_unknown_choice_is_named(monkeypatch) -> None:
         ValueError, match="GPST_KERNELS='cuda': must be one of auto, torch, triton, numba"
     ):
         use_triton(torch.zeros(1))
+    with pytest.raises(ConfigError, match="GPST_KERNELS='cuda'"):
+        build_model(GPT2Config(vocab_size=8, bos_token_id=0))
 
 
 class TestSelfCheck:

@@ -177,8 +177,12 @@ def test_faults_are_named(tmp_path, make_export, tokenizer_folder):
     config.write_text(json.dumps(values | {"model_type": "bert"}))
     with pytest.raises(ModelFolderError, match="'bert' is not allowed"):
         open_model(tmp_path / "m")
-    config.write_text("{")
-    with pytest.raises(ModelFolderError, match=r"config\.json"):
+    for text in ("{", "[]", "\udcff"):
+        config.write_text(text, errors="surrogateescape")
+        with pytest.raises(ModelFolderError, match=r"config\.json"):
+            open_model(tmp_path / "m")
+    config.write_text(json.dumps(values)[:-1] + ', "hidden_dim": 32}')
+    with pytest.raises(ModelFolderError, match="key 'hidden_dim' is given twice"):
         open_model(tmp_path / "m")
     config.write_text(json.dumps(values))
     (tmp_path / "m" / "model.safetensors").write_bytes(b"not weights")
