@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 from data_prep.compiled import compiled
 from data_prep.errors import TokenizerError
 from data_prep.manifest import dtype_for
+from data_prep.pieces import cut_into_pieces, cuts_are_safe
 from data_prep.segment import Segmenter
 from data_prep.tokenizer.engines import Engine
 from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
 
-PIECE_BYTES = 1 << 17  # a longer document is encoded in pieces, to bound memory
 # what a token begins with
 INSIDE, CHARACTER, WORD = range(3)
 _SPACE_CHARACTERS = "ĠĊĉč▁"  # space, LF, tab, CR as byte-level BPE writes them; Metaspace
@@ -53,35 +53,6 @@ class EncodedBatch:
     ids: np.ndarray
     sentence_ends: np.ndarray
     document_ends: np.ndarray
-
-
-@compiled
-def _pieces(data, document_ends, limit, out):
-    """Ends of pieces of about ``limit`` bytes, cut before " x"; returns (count, forced cuts).
-
-    Every tokenizer's pattern starts a new word there. A text without such a place is cut at a
-    character after 2 * limit bytes.
-    """
-    count = forced = start = 0
-    for d in range(len(document_ends)):
-        end = document_ends[d]
-        while end - start > 2 * limit:
-            i = start + limit
-            last = start + 2 * limit
-            while i < last:
-                small = data[i + 1] | 32
-                if data[i] == 32 and data[i - 1] > 32 and small >= 97 and small <= 122:
-                    break
-                i += 1
-            if i == last:
-                forced += 1
-                while data[i] & 0xC0 == 0x80:
-                    i -= 1
-            out[count] = start = i
-            count += 1
-        out[count] = start = end
-        count += 1
-    return count, forced
 
 
 @compiled
@@ -172,7 +143,8 @@ class Encoder:
         self.dtype = np.dtype(dtype_for(loaded.vocab_size))
         self._lengths, self._begins = token_tables(loaded)
         self._reference: Tokenizer | None = None
-        self.num_forced = 0  # pieces cut inside a word of more than 2 * PIECE_BYTES bytes
+        self._cuttable = loaded.kind == BYTE_BPE and cuts_are_safe(loaded)
+        self.num_forced = 0  # cuts inside words of more than LONGEST_WORD bytes
 
     def encode(self, data: np.ndarray, document_ends: np.ndarray) -> EncodedBatch:
         """Segment and encode documents; data: (n,) uint8, document_ends: (D,) int64.
@@ -191,11 +163,8 @@ class Encoder:
     def _byte_level(
         self, data: np.ndarray, document_ends: np.ndarray, ends: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        room = len(document_ends) + len(data) // PIECE_BYTES + 1
-        pieces = np.empty(room, np.int64)
-        count, forced = _pieces(data, document_ends, PIECE_BYTES, pieces)
+        pieces, forced = cut_into_pieces(data, document_ends, self._cuttable)
         self.num_forced += forced
-        pieces = pieces[:count]
         ids, piece_tokens = self.engine.encode(data, pieces)
         out = np.empty(len(ends), np.int64)
         wrong = _assign(ids, piece_tokens, pieces, ends, self._lengths, out)

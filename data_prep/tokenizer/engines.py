@@ -2,6 +2,7 @@
 
 A faster engine is used only where it gives exactly the ids of ``tokenizers``: it is compared on a
 set of awkward strings when it is made, and the reference takes its place when anything differs.
+Pieces of more than an engine's LONGEST bytes go to the reference.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ AWKWARD = (
     "   leading\r\n\r\ntrailing   ",
     "0123456789 ١٢٣ Ⅷ ² 1,000,000 1st 2nd",
 )
+# repeated to the longest piece that an engine takes: lines without a space, one word
+LONG_UNITS = (b"https://www.example.com/books/download\n", b"antidisestablishment")
 
 
 class Engine(Protocol):
@@ -78,8 +81,10 @@ def get_engine(name: str, loaded: LoadedTokenizer) -> Engine:
 
 
 def agrees(engine: Engine, reference: Engine) -> bool:
-    """Whether two engines give the same ids for every awkward string."""
+    """Whether two engines give the same ids for every awkward string, and for long ones."""
     pieces = [text.encode() for text in AWKWARD]
+    longest = getattr(engine, "LONGEST", 0)
+    pieces += [(unit * (longest // len(unit) + 1))[:longest] for unit in LONG_UNITS]
     data = np.frombuffer(b"".join(pieces), np.uint8)
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     found, expected = engine.encode(data, ends), reference.encode(data, ends)
@@ -135,6 +140,7 @@ class GigatokenEngine:
     # Its cache of words grows without bound: some 40 MiB in 64 MiB of text of a wide vocabulary. A
     # new encoder, which takes 0.1 s, is made after so many bytes.
     RENEW_BYTES = 64 << 20
+    LONGEST = 1 << 18
 
     def __init__(self, loaded: LoadedTokenizer):
         import gigatoken
@@ -157,6 +163,7 @@ class GigatokenEngine:
         self._bytes += len(data)
         strange = np.empty(len(ends), np.bool_)
         _find_unknown(data, ends, self._unknown, strange)
+        strange |= np.diff(ends, prepend=0) > self.LONGEST
         view, start = data.data, 0
         ids = [np.empty(0, np.uint32)]
         for end, by_reference in zip(ends.tolist(), strange.tolist(), strict=True):
@@ -220,10 +227,12 @@ class TokieEngine:
     """``tokie``: WordPiece, for pieces of common characters.
 
     It drops characters that its Unicode tables do not know, unlike ``tokenizers``; so pieces with
-    other than Latin letters and general punctuation go to the reference.
+    other than Latin letters and general punctuation go to the reference. So do long ones: from
+    64 KiB on it cuts a piece into as many as there are CPUs, also inside words.
     """
 
     name = "tokie"
+    LONGEST = 1 << 15
 
     def __init__(self, loaded: LoadedTokenizer):
         import tempfile
@@ -242,6 +251,7 @@ class TokieEngine:
         """See ``Engine.encode``."""
         common = np.empty(len(ends), np.bool_)
         _find_common(data, ends, common)
+        common &= np.diff(ends, prepend=0) <= self.LONGEST
         raw = data.tobytes()
         ids: list[list[int]] = []
         start = 0
