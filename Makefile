@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # empty: PyPI's, which brings CUDA on Linux.
 TORCH ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/$(TORCH)
+# Processes that run tests.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 4))')
 READY := $(VENV)/.ready$(TORCH)
 # What requirements.lock holds of pyproject.toml: all but wandb.
 EXTRAS := fast segmenters mpi demo eval web tasks docs dev
@@ -37,10 +39,10 @@ demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" INPUT="$(INPUT)" OUTPUT="$(OUTPUT)" SETTINGS="$(SETTINGS)" bash launch/demo.sh
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu"
 
 # A checkout of its own in .lowest, whose requirements.lock has every lower bound of pyproject.toml.
 test-lowest: $(READY)

@@ -23,6 +23,11 @@ if not torch.cuda.is_available():
     # Triton's kernels run in its interpreter; it has to know before it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Tests that run side by side share the cores.
+SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if SIDE_BY_SIDE > 1:
+    torch.set_num_threads(max((os.cpu_count() or 1) // SIDE_BY_SIDE, 1))
+
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 VOCAB_SIZE = 64
 
