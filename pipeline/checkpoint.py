@@ -19,7 +19,6 @@ from data_prep.files import write_atomically
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.files import open_model
 from pipeline.checkpoint_files import (
-    FOLDER,
     LATEST,
     SAVING,
     named_folder,
@@ -41,6 +40,7 @@ from pipeline.retention import (
     remove_old,
     set_aside,
 )
+from pipeline.run_folder import CHECKPOINTS
 from pipeline.saved_state import SavedState
 from pipeline.start_point import StartPoint, find_start
 from pipeline.state import TrainerState
@@ -56,7 +56,7 @@ class Checkpoints:
     def __init__(
         self, run_dir: str | Path, config: CheckpointConfig, world: World, next_batch: NextBatch
     ) -> None:
-        self.folder = Path(run_dir) / FOLDER
+        self.folder = Path(run_dir) / CHECKPOINTS
         self._config, self._world, self._next_batch = config, world, next_batch
         self.last: Path | None = None
         """The whole checkpoint that was last saved or loaded."""

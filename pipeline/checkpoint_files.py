@@ -27,7 +27,6 @@ from pipeline.errors import CheckpointError, ConfigError, OtherVersionError, Unr
 from pipeline.run_folder import CHECKPOINTS
 from pipeline.state import TrainerState
 
-FOLDER = CHECKPOINTS
 MANIFEST = "manifest.json"
 STATE = "state.json"
 LATEST = "latest"
@@ -244,11 +243,11 @@ def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
     path = named_folder(path)
     if (path / MANIFEST).exists():
         return path, verify(path)
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     found = newest_whole(folder)
     if found is None:
         raise CheckpointError(
-            f"no checkpoint in {path}: give a folder like {FOLDER}/{step_name(100)}, or a run's"
+            f"no checkpoint in {path}: give a run, or its {CHECKPOINTS}/{step_name(100)}"
         )
     return found.path, found.state
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from data_prep.manifest import Manifest, TokenizerRecord
 from gpst.batch import ContextBatch
 from pipeline.activations import ASSUMED_SENTENCE_TOKENS, assumed_batch
-from pipeline.checkpoint_files import FOLDER
 from pipeline.config import RunConfig
 from pipeline.data import ContextSource
 from pipeline.engine_config import check_deepspeed_entries
@@ -26,6 +25,7 @@ from pipeline.memory import (
 )
 from pipeline.preflight import check_run
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
+from pipeline.run_folder import CHECKPOINTS
 from pipeline.schedule import num_warmup_steps
 from pipeline.sizes import GIB, MIB, in_words
 
@@ -69,7 +69,7 @@ class DryRun:
             + f"; {warmup:,} steps of warm-up, then {optim.decay}",
             f"engine       ZeRO {engine.zero_stage}, {engine.precision}, recomputed: "
             f"{', '.join(engine.checkpointing) or 'nothing'}",
-            f"checkpoints  {in_words(disk)} each, in {Path(config.run_dir) / FOLDER}",
+            f"checkpoints  {in_words(disk)} each, in {Path(config.run_dir) / CHECKPOINTS}",
         ]
 
     def _data(self) -> str:

@@ -23,12 +23,13 @@ def open_any(path: str | Path) -> ModelFolder:
     from data_prep.errors import DataPrepError
     from gpst.hf.errors import ModelFolderError
     from gpst.hf.files import open_model
-    from pipeline.checkpoint_files import FOLDER, MANIFEST, list_checkpoints, named_folder
+    from pipeline.checkpoint_files import MANIFEST, list_checkpoints, named_folder
     from pipeline.errors import CheckpointError, ConfigError, DataError
+    from pipeline.run_folder import CHECKPOINTS
 
     folder = named_folder(path)
     trained = (folder / MANIFEST).is_file() or any(
-        list_checkpoints(place) for place in (folder, folder / FOLDER)
+        list_checkpoints(place) for place in (folder, folder / CHECKPOINTS)
     )
     if (folder / "config.json").is_file() or not trained:
         return open_model(folder)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.checkpoint_files import FOLDER, check_no_checkpoints, list_checkpoints
+from pipeline.checkpoint_files import check_no_checkpoints, list_checkpoints
 from pipeline.config import DataConfig, RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource, open_datasets, open_source
@@ -13,7 +13,7 @@ from pipeline.engine_config import check_deepspeed_entries
 from pipeline.errors import DataError
 from pipeline.memory import checkpoint_bytes, model_size
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
-from pipeline.run_folder import check_run_dir
+from pipeline.run_folder import CHECKPOINTS, check_run_dir
 from pipeline.samples import FixedSentences
 from pipeline.sizes import in_words
 from pipeline.weights_and_biases import import_wandb
@@ -54,7 +54,7 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
     datasets = open_datasets(config.data)
     config = resolve_model(config, datasets[0].manifest)
     if config.checkpoint.resume == "never":
-        check_no_checkpoints(Path(config.run_dir) / FOLDER)
+        check_no_checkpoints(Path(config.run_dir) / CHECKPOINTS)
     source = open_split(config.data, "train")
     assert source is not None  # only the held-out split may be missing
     held_out = None
@@ -77,7 +77,7 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
 def _check_disk(config: RunConfig) -> None:
     run_dir = Path(config.run_dir)
     existing = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
-    there = len(list_checkpoints(run_dir / FOLDER)) if run_dir.is_dir() else 0
+    there = len(list_checkpoints(run_dir / CHECKPOINTS)) if run_dir.is_dir() else 0
     # One more than is kept: the old ones go only when the new one is whole.
     wanted = max(1, config.checkpoint.keep_last + 1 - there)
     needed = wanted * checkpoint_bytes(config, model_size(config.model_config).parameters)

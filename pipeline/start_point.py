@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.checkpoint_files import (
-    FOLDER,
     LATEST,
     Newest,
     check_no_checkpoints,
@@ -18,6 +17,7 @@ from pipeline.checkpoint_files import (
 )
 from pipeline.errors import CheckpointError
 from pipeline.lines import RECORD, Line, digest_of, place_of, read_line
+from pipeline.run_folder import CHECKPOINTS
 from pipeline.state import TrainerState
 
 NONE = "none"
@@ -46,13 +46,13 @@ def find_start(run_dir: Path, resume: str) -> StartPoint:
         CheckpointError: there is something to go on from and it cannot be used.
         ConfigError: `never`, and there are checkpoints.
     """
-    folder = run_dir / FOLDER
+    folder = run_dir / CHECKPOINTS
     if resume == "never":
         check_no_checkpoints(folder)
         return StartPoint()
     line = read_line(run_dir)
     asked = resume if resume == NONE else place_of(Path(resume), run_dir)
-    if resume == "auto" or asked in (".", FOLDER, f"{FOLDER}/{LATEST}"):
+    if resume == "auto" or asked in (".", CHECKPOINTS, f"{CHECKPOINTS}/{LATEST}"):
         return _go_on(run_dir, line)
     if line is not None and line.asked == asked:
         return _again(run_dir, line, resume)
@@ -66,7 +66,7 @@ def find_start(run_dir: Path, resume: str) -> StartPoint:
 
 def _go_on(run_dir: Path, line: Line | None) -> StartPoint:
     """From the newest whole checkpoint, or from where the line began if it has none yet."""
-    folder = run_dir / FOLDER
+    folder = run_dir / CHECKPOINTS
     nothing = not list_checkpoints(folder) and not list_refused(folder)
     if nothing and line is not None and line.source is not None and not line.own:
         return _from_source(run_dir, line)
@@ -124,7 +124,7 @@ def _again(run_dir: Path, line: Line, resume: str) -> StartPoint:
     found = _go_on(run_dir, line)
     if found.checkpoint is None or found.state is None or found.state.step == line.step:
         return found
-    record = run_dir / FOLDER / RECORD
+    record = run_dir / CHECKPOINTS / RECORD
     said = f"checkpoint.resume={resume} began this line at step {line.step}, which goes on from "
     said += f"step {found.state.step}; to begin it again, remove {record}"
     return replace(found, says=(*found.says, said))
@@ -132,8 +132,8 @@ def _again(run_dir: Path, line: Line, resume: str) -> StartPoint:
 
 def _begin(run_dir: Path, asked: str, checkpoint: Path, state: TrainerState) -> StartPoint:
     """A line that begins at a checkpoint of this run or of another one."""
-    folder, place = run_dir / FOLDER, place_of(checkpoint, run_dir)
-    own = place == f"{FOLDER}/{step_name(state.step)}"
+    folder, place = run_dir / CHECKPOINTS, place_of(checkpoint, run_dir)
+    own = place == f"{CHECKPOINTS}/{step_name(state.step)}"
     present = list_checkpoints(folder)
     if own:
         moving = [path for path in present if path.name > checkpoint.name]

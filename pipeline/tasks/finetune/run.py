@@ -15,7 +15,7 @@ from torch import nn
 
 from gpst.classifier import Classifier
 from pipeline.checkpoint import load_model_weights
-from pipeline.checkpoint_files import FOLDER, step_name
+from pipeline.checkpoint_files import step_name
 from pipeline.config import RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource
@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError
 from pipeline.loop import Outcome as TrainingOutcome
 from pipeline.metrics_file import FILE_NAME, read_metrics
 from pipeline.preflight import Plan, check_run
+from pipeline.run_folder import CHECKPOINTS
 from pipeline.strict import to_plain
 from pipeline.tasks.finetune.config import SCORE, FinetuneConfig, run_config
 from pipeline.tasks.finetune.examples import ExampleSource, prepare_examples
@@ -146,7 +147,7 @@ def _one_seed(plan: FinetunePlan, seed: int, world: World) -> TrainingOutcome:
             return
         chosen = _chosen_step(folder, config) if task.selects else config.train.num_steps
         if chosen != config.train.num_steps:
-            checkpoint = folder / FOLDER / step_name(chosen)
+            checkpoint = folder / CHECKPOINTS / step_name(chosen)
             model.load_state_dict(load_model_weights(checkpoint)[1])
         if world.is_main:
             print(f"{task.name}, seed {seed}: last evaluation, with the model of step {chosen}")
