@@ -47,6 +47,10 @@ def _source_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--detokenize", action="store_true", help="wikitext: undo ' @-@ ' and spaced punctuation"
     )
+    group.add_argument(
+        "--encoding", default="auto", metavar="NAME",
+        help="of text files that are not UTF-8, as cp1252 or utf-16 (default: auto, detected)",
+    )  # fmt: skip
     group.add_argument("--hf-split", default="train", metavar="NAME", help="hf: (default: train)")
     group.add_argument("--hf-config", metavar="NAME", help="hf: configuration of the dataset")
 
@@ -89,7 +93,8 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--on-bad-utf8", default="replace", choices=("replace", "skip", "fail"),
-        help="U+FFFD, leave the document out, or stop (default: replace)",
+        help="what does not fit the encoding: U+FFFD (too much of it: left out), leave the "
+        "document out, or stop (default: replace)",
     )  # fmt: skip
     group.add_argument(
         "--validation-fraction", type=float, default=0.005, metavar="F",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,8 @@ class RawBatch:
 
     data: (n,) uint8. starts, ends: (D,) int64, the documents' ranges in ``data``, which may have
     gaps and share bytes. file: where they come from. places: (D,) int64, the byte offset (or the
-    row) of each document in that file, for messages.
+    row) of each document in that file, for messages. files: of documents of several files, that of
+    each. whole_files: each document is a whole file, whose encoding was not looked at.
     """
 
     data: np.ndarray
@@ -23,15 +24,66 @@ class RawBatch:
     ends: np.ndarray
     file: str
     places: np.ndarray
+    files: tuple[str, ...] = ()
+    whole_files: bool = False
+
+    def where(self, number: int) -> tuple[str, int]:
+        """(file, place) of a document."""
+        return self.files[number] if self.files else self.file, int(self.places[number])
 
     @classmethod
-    def join(cls, documents: Iterable[bytes], file: str, places: Iterable[int]) -> RawBatch:
+    def join(
+        cls, documents: Iterable[bytes], file: str, places: Iterable[int], whole_files: bool = False
+    ) -> RawBatch:
         """A batch of separate byte strings."""
         documents = list(documents)
         ends = np.cumsum([len(d) for d in documents], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
         data = np.frombuffer(b"".join(documents), np.uint8)
-        return cls(data, starts, ends, file, np.fromiter(places, np.int64))
+        numbers = np.fromiter(places, np.int64)
+        return cls(data, starts, ends, file, numbers, whole_files=whole_files)
+
+
+SMALL_BYTES = 1 << 16  # batches of less are put together
+TOGETHER_BYTES = 1 << 20
+
+
+def put_together(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
+    """The same documents in the same order; small neighbours, as of small files, as one batch."""
+    held: list[RawBatch] = []
+    size = 0
+    for batch in batches:
+        small = len(batch.data) < SMALL_BYTES
+        if held and (not small or batch.whole_files != held[0].whole_files):
+            yield _joined(held)
+            held, size = [], 0
+        if not small:
+            yield batch
+            continue
+        held.append(batch)
+        size += len(batch.data)
+        if size > TOGETHER_BYTES:
+            yield _joined(held)
+            held, size = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[RawBatch]) -> RawBatch:
+    if len(batches) == 1:
+        return batches[0]
+    counts = [len(batch.starts) for batch in batches]
+    sizes = [len(batch.data) for batch in batches]
+    shift = np.repeat(np.cumsum([0, *sizes[:-1]]), counts)
+    return RawBatch(
+        np.concatenate([batch.data for batch in batches]),
+        np.concatenate([batch.starts for batch in batches]) + shift,
+        np.concatenate([batch.ends for batch in batches]) + shift,
+        batches[0].file,
+        np.concatenate([batch.places for batch in batches]),
+        tuple(batch.where(number)[0] for batch in batches for number in range(len(batch.starts))),
+        batches[0].whole_files,
+    )
 
 
 @dataclass

@@ -41,6 +41,7 @@ def _source_options(options: Namespace):
         detokenize=options.detokenize,
         hf_split=options.hf_split,
         hf_config=options.hf_config,
+        encoding=options.encoding,
     )
 
 
@@ -187,8 +188,8 @@ def _sample(
     options: Namespace, source: Source, source_options: SourceOptions, files: FileList
 ) -> Iterator[str]:
     """Clean documents of units spread evenly over the input, --sample-mib in all."""
-    from data_prep.batch import Recorder
-    from data_prep.normalise import normalise
+    from data_prep.batch import Recorder, put_together
+    from data_prep.decode import clean_documents
     from data_prep.sources.base import MIB, group_into_units
 
     if files.left_out:
@@ -199,10 +200,10 @@ def _sample(
     for part in (part for unit in units[::step] for part in unit.parts):
         # a large compressed file is not read to its end for a sample
         left = part.weight * share + 4 * MIB if part.streamed else float("inf")
-        for batch in source.read(part, source_options, Recorder()):
+        for batch in put_together(source.read(part, source_options, Recorder())):
             if left <= 0:
                 break
-            clean = normalise(batch)
+            _, clean = clean_documents(batch, source_options.encoding, Recorder())
             left -= len(clean.data)
             start, raw = 0, clean.data.tobytes()
             for end in clean.ends.tolist():

@@ -116,7 +116,8 @@ class Feed:
         for file in piece.files:
             path = folder / file.name
             path.write_bytes(file.data)
-            parts.append(Part(str(path), file.weight, origin=file.origin, base=file.base))
+            where = {"origin": file.origin, "base": file.base, "decoded": file.decoded}
+            parts.append(Part(str(path), file.weight, **where))
         return Unit(index, tuple(parts), number, piece.faults)
 
     def _put(self, unit: Unit) -> bool:

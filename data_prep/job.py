@@ -75,7 +75,8 @@ def identity(
 ) -> dict[str, Any]:
     """What makes two builds the same: flat, so that a difference can be named."""
     values = asdict(arguments)
-    values.update(values.pop("options"))
+    del values["options"]
+    values.update(arguments.options.identity())
     listing, size = hashlib.sha256(), 0
     for file in files:
         listing.update(os.fsencode(file.path) + f"\0{file.num_bytes}\n".encode())

@@ -21,18 +21,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from data_prep.batch import RawBatch, Recorder
+from data_prep.batch import RawBatch, Recorder, put_together
 from data_prep.compiled import compiled
+from data_prep.decode import clean_documents
 from data_prep.encode import Encoder, TokenBatch
 from data_prep.errors import SourceError
 from data_prep.files import write_atomically
 from data_prep.job import Job
 from data_prep.lock import hold_as_worker
 from data_prep.manifest import SPLITS
-from data_prep.normalise import CleanBatch, normalise
+from data_prep.normalise import CleanBatch
 from data_prep.segment import get_segmenter
 from data_prep.sources import get_source
 from data_prep.sources.base import Part, Unit
+from data_prep.sources.encodings import FEW_BAD, MOST_BAD
 from data_prep.sources.long_documents import cut_long_documents
 from data_prep.tokenizer.engines import Engine, get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
@@ -108,7 +110,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
     forced, failed = encoder.num_forced, _num_failed(encoder)
     parts = unit.parts
     try:
-        for batch in _batches(job, parts, recorder):
+        for batch in put_together(_batches(job, parts, recorder)):
             _run_batch(job, encoder, batch, recorder, writer)
         sizes = writer.close()
     except BaseException:
@@ -140,6 +142,8 @@ def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[Ra
     """The documents of the parts, none too long, under the names of the input's own files."""
     source = get_source(job.arguments.source)
     for part in parts:
+        if part.decoded:
+            recorder.count(f"files_decoded/{part.decoded}")
         found = recorder.renamed(part.path, part.origin, part.base) if part.origin else recorder
         for batch in source.read(part, job.arguments.options, found):
             if part.origin:
@@ -150,7 +154,7 @@ def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[Ra
 def _run_batch(
     job: Job, encoder: Encoder, raw: RawBatch, recorder: Recorder, writer: _UnitWriter
 ) -> None:
-    clean = normalise(raw)
+    raw, clean = clean_documents(raw, job.arguments.options.encoding, recorder)
     keep = _keep(job, raw, clean, recorder)
     if not keep.any():
         return
@@ -169,8 +173,8 @@ def _run_batch(
             writer.write(split, tokens, hashes)
             recorder.count("sentences_cut_too_long", tokens.num_cut)
             recorder.count("sentences_cut_inside_a_word", tokens.num_cut_words)
-    for place in raw.places[keep][empty].tolist():
-        recorder.drop("document_without_tokens", raw.file, place)
+    for number in np.flatnonzero(keep)[empty].tolist():
+        recorder.drop("document_without_tokens", *raw.where(number))
     recorder.count("documents", len(ends) - int(empty.sum()))
     recorder.count("text_bytes", len(data))
 
@@ -179,19 +183,21 @@ def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.
     """(D,) bool: the documents that stay; the others are recorded."""
     sizes = np.diff(clean.ends, prepend=0)
     keep = sizes > 0
-    for place in raw.places[~keep].tolist():
-        recorder.drop("empty_document", raw.file, place)
+    for number in np.flatnonzero(~keep).tolist():
+        recorder.drop("empty_document", *raw.where(number))
     recorder.count("control_characters_dropped", clean.num_controls)
     bad = np.flatnonzero((clean.num_bad > 0) & keep)
     if len(bad) and job.arguments.on_bad_utf8 == "fail":
-        place = int(raw.places[bad[0]])
+        file, place = raw.where(int(bad[0]))
         raise SourceError(
-            f"{raw.file}, record at {place}: not valid UTF-8; or: --on-bad-utf8 replace | skip"
+            f"{file}, record at {place}: not valid UTF-8; or: --on-bad-utf8 replace | skip"
         )
+    most = np.maximum(FEW_BAD, MOST_BAD * (raw.ends - raw.starts))
     for number in bad.tolist():
-        if job.arguments.on_bad_utf8 == "skip":
+        if job.arguments.on_bad_utf8 == "skip" or clean.num_bad[number] > most[number]:
             keep[number] = False
-            recorder.drop("bad_utf8", raw.file, int(raw.places[number]))
+            detail = f"{clean.num_bad[number]} places that do not fit; or name its --encoding"
+            recorder.drop("bad_utf8", *raw.where(number), detail)
         else:
             recorder.count("bad_utf8_replaced", int(clean.num_bad[number]))
             recorder.count("documents_with_bad_utf8")

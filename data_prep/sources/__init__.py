@@ -72,7 +72,7 @@ def find_files(
             raise UsageError(f"input {given} holds no file that ends in {' '.join(suffixes)}")
         listings.append(chain([first], files))
     merged = groupby(heapq.merge(*listings, key=_path), key=_path)
-    listed = FileList((next(same) for _, same in merged), walk)
+    listed = FileList((next(same) for _, same in merged), walk).once()
     if not listed.num_bytes:
         names = next(iter(listed)).path if len(listed) == 1 else f"all {len(listed)} files"
         raise UsageError(f"input is empty: {names} of 0 bytes")

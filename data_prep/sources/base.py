@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from data_prep.batch import RawBatch, Recorder
+from data_prep.errors import UsageError
+from data_prep.sources.encodings import AUTO, known_encoding
 
 MIB = 1 << 20
 
@@ -19,7 +21,8 @@ class SourceOptions:
 
     text_field: the field (jsonl) or column (parquet, hf) of the text. split_blank_lines: blank
     lines separate documents (text). detokenize: undo ``@-@`` joins and spaces (wikitext).
-    hf_split, hf_config: split and configuration of a Hugging Face dataset.
+    hf_split, hf_config: split and configuration of a Hugging Face dataset. encoding: of text files,
+    ``auto`` or a name that Python knows; UsageError for another.
     """
 
     text_field: str = "text"
@@ -27,6 +30,22 @@ class SourceOptions:
     detokenize: bool = False
     hf_split: str = "train"
     hf_config: str | None = None
+    encoding: str = AUTO
+
+    def __post_init__(self) -> None:
+        known = known_encoding(self.encoding)
+        if known is None:
+            raise UsageError(
+                f"--encoding {self.encoding!r} is not known; auto, or as cp1252, koi8-r, utf-16"
+            )
+        object.__setattr__(self, "encoding", known)
+
+    def identity(self) -> dict[str, Any]:
+        """By name; without what was not there in earlier versions, where it is as it was then."""
+        values = asdict(self)
+        if self.encoding == AUTO:
+            del values["encoding"]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +53,14 @@ class InputFile:
     """A file of the input: its path as given and its size in bytes.
 
     modified_ns: time of the last change. ends: hash of its start and end (data_prep.input_record).
+    identity: tells it from other files, whatever the path (0: unknown).
     """
 
     path: str
     num_bytes: int
     modified_ns: int = 0
     ends: bytes = b""
+    identity: int = 0
 
 
 # a record that is left out: reason, file, offset, detail
@@ -54,7 +75,8 @@ class Part:
     the end. weight: about how many bytes of text it holds, for cutting units. streamed: a large
     file without random access, which the source can cut into ``pieces`` while it is read. origin,
     base: of a piece that was put into a file of its own, the input file and the offset there.
-    fault: damage that was found while planning; such a part holds nothing else.
+    fault: damage that was found while planning; such a part holds nothing else. decoded: of a
+    file's first piece, the encoding that it was in, when that is not UTF-8.
     """
 
     path: str
@@ -65,17 +87,22 @@ class Part:
     origin: str = ""
     base: int = 0
     fault: Fault | None = None
+    decoded: str = ""
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """A file to be written for a piece: its name, its bytes, and where they stand in the input."""
+    """A file to be written for a piece: its name, its bytes, and where they stand in the input.
+
+    decoded: see Part.
+    """
 
     name: str
     data: bytes
     weight: int
     origin: str
     base: int = 0
+    decoded: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from data_prep.sources.long_lines import LONG_LINE, LongLine
 from data_prep.sources.ranges import (
     BATCH_BYTES,
     LINE_ENDS,
-    is_readable,
     range_parts,
     read_records,
     stream_pieces,
@@ -27,13 +26,13 @@ class JsonLinesSource:
     """See the module."""
 
     name = "jsonl"
-    summary = "JSON lines, plain or .gz .xz .zst; a document is --text-field of a line"
+    summary = "JSON lines, plain or .gz .bz2 .xz .zst; a document is --text-field of a line"
     suffixes = tuple(s + c for s in (".jsonl", ".json", ".ndjson") for c in ("", *COMPRESSED))
 
     def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a compressed file, or a byte range of a plain one."""
         for file in files:
-            yield from range_parts(file)
+            yield from range_parts(file, options)
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
@@ -41,12 +40,11 @@ class JsonLinesSource:
         def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
             return _documents(data, offset, part.path, options.text_field, recorder)
 
-        if is_readable(part, recorder):
-            yield from read_records(part, LINE_ENDS, documents, recorder)
+        yield from read_records(part, LINE_ENDS, documents, options, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces."""
-        return stream_pieces(part.path, LINE_ENDS)
+        return stream_pieces(part.path, LINE_ENDS, options)
 
 
 def _documents(

@@ -7,14 +7,18 @@ import os
 import pickle
 import stat
 import zlib
+from array import array
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile
 
 PACK = 4096  # files that are compressed together
 END_BYTES = 4096  # at a file's start and end, which are hashed
+_ODD, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1  # mixes device and inode
 
 
 @dataclass
@@ -34,7 +38,7 @@ class Walk:
     """What a search through folders leaves out. output: a folder that is no input."""
 
     def __init__(self, output: str | os.PathLike[str] | None = None):
-        self.other, self.hidden = _Passed(), _Passed()
+        self.other, self.hidden, self.same = _Passed(), _Passed(), _Passed()
         self._output = None if output is None else os.path.realpath(output)
 
     def is_output(self, path: str) -> bool:
@@ -59,6 +63,8 @@ class Walk:
             said.append(f"{self.other.count} with another suffix (first {self.other.first})")
         if self.hidden.count:
             said.append(f"{self.hidden.count} hidden (first {self.hidden.first})")
+        if self.same.count:
+            said.append(f"{self.same.count} the same as another (first {self.same.first})")
         return "left out of the input: " + ", ".join(said) if said else None
 
 
@@ -86,12 +92,14 @@ class FileList(Collection[InputFile]):
     def __init__(self, files: Iterable[InputFile], walk: Walk | None = None):
         self._walk = walk
         self._packed: list[bytes] = []
+        self._identities = array("Q")
         self._length = self.num_bytes = 0
         held: list[InputFile] = []
         for file in files:
             held.append(file)
             self._length += 1
             self.num_bytes += file.num_bytes
+            self._identities.append(file.identity)
             if len(held) == PACK:
                 self._pack(held)
                 held = []
@@ -99,6 +107,24 @@ class FileList(Collection[InputFile]):
 
     def _pack(self, files: list[InputFile]) -> None:
         self._packed.append(zlib.compress(pickle.dumps(files), 1))
+
+    def once(self) -> FileList:
+        """Each file once, under the first of its paths."""
+        numbers = np.frombuffer(self._identities, np.uint64)
+        values, counts = np.unique(numbers, return_counts=True)
+        repeated = {int(value) for value in values[counts > 1]} - {0}
+        return FileList(self._first(repeated), self._walk) if repeated else self
+
+    def _first(self, repeated: set[int]) -> Iterator[InputFile]:
+        seen: dict[int, str] = {}
+        for file in self:
+            if file.identity in repeated:
+                first = seen.setdefault(file.identity, file.path)
+                if first != file.path and os.path.samefile(first, file.path):
+                    if self._walk:
+                        self._walk.same.add(file.path)
+                    continue
+            yield file
 
     @property
     def left_out(self) -> str | None:
@@ -182,7 +208,8 @@ def facts_of(path: str, descriptor: int) -> InputFile:
     if stat.S_ISREG(found.st_mode):
         ends.update(os.pread(descriptor, END_BYTES, 0))
         ends.update(os.pread(descriptor, END_BYTES, max(found.st_size - END_BYTES, 0)))
-    return InputFile(path, found.st_size, found.st_mtime_ns, ends.digest())
+    identity = (found.st_dev * _ODD + found.st_ino) & _WORD
+    return InputFile(path, found.st_size, found.st_mtime_ns, ends.digest(), identity)
 
 
 def facts_of_all(path: str, files: Iterable[InputFile]) -> InputFile:

@@ -24,10 +24,7 @@ from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
 from data_prep.sources.ranges import (
     BATCH_BYTES,
     PIECE_BYTES,
-    UTF16_CURE,
     RangeStream,
-    is_readable,
-    is_utf16,
 )
 from data_prep.sources.streams import (
     RATIO,
@@ -65,8 +62,7 @@ class OpenWebTextSource:
             recorder.drop(*part.fault)
             return
         if part.path.lower().endswith(".txt"):
-            if is_readable(part, recorder):
-                yield from read_whole(part, recorder)
+            yield from read_whole(part, options, recorder)
             return
         if part.streamed:
             yield from _read_outer(part, recorder)
@@ -217,9 +213,6 @@ def _pages(stream: ByteStream, part: Part, recorder: Recorder) -> Iterator[RawBa
             if member.start < 0:
                 recorder.drop("member_too_large", part.path, place, member.name)
                 continue
-            if is_utf16(member.buffer[member.start : min(member.start + 2, member.stop)]):
-                recorder.drop("utf16_file", part.path, place, f"{member.name}: {UTF16_CURE}")
-                continue
             if held and held[0].buffer is not member.buffer:
                 yield _batch(held, part)
                 held = []
@@ -237,4 +230,5 @@ def _batch(members: Sequence[Member], part: Part) -> RawBatch:
     bounds = np.array([(m.start, m.stop, m.offset) for m in members], np.int64)
     data = np.frombuffer(members[0].buffer, np.uint8)
     starts, ends = np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1])
-    return RawBatch(data, starts, ends, part.path, bounds[:, 2] + part.start)
+    places = bounds[:, 2] + part.start
+    return RawBatch(data, starts, ends, part.path, places, whole_files=True)

@@ -19,6 +19,13 @@ from data_prep.sources.ranges import BATCH_BYTES
 MOST_REPEATED = 32 << 20
 
 
+_TEXT = (
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+    pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
+    pa.types.is_null,  # of a file in which no row has a text: each is recorded
+)  # fmt: skip
+
+
 class ParquetSource:
     """See the module."""
 
@@ -64,7 +71,7 @@ def _column_of(path: str, metadata: Any, field: str) -> int:
     kind = schema.field(field).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+    if not any(is_kind(kind) for is_kind in _TEXT):
         raise UsageError(f"{path}: column {field!r} is {kind}, not text; choose --text-field")
     # the columns of the metadata are leaves; a top-level text column is one of them
     names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
@@ -114,7 +121,10 @@ def _longest_in_dictionary(part: Part, field: str) -> int:
         if not group.column(_column_of(part.path, file.metadata, field)).has_dictionary_page:
             return 0
         rows = file.iter_batches(1, row_groups=[part.start], columns=[field], use_threads=False)
-        _, offsets = _buffers(next(rows).column(0).dictionary)
+        texts = next(rows).column(0)
+        if not isinstance(texts, pa.DictionaryArray):  # of nulls
+            return 0
+        _, offsets = _buffers(texts.dictionary)
         return int(np.diff(offsets).max(initial=0))
 
 
@@ -148,7 +158,8 @@ def _documents(column: pa.Array, path: str, first: int, recorder: Recorder) -> I
     places = np.flatnonzero(there) + first
     if isinstance(column, pa.DictionaryArray):  # a type of the writer's
         column = column.dictionary_decode()
-    data, offsets = _buffers(column.drop_null())
+    # Arrow cannot take the nulls out of views
+    data, offsets = _buffers(column.cast(pa.large_binary()).drop_null())
     starts, ends = offsets[:-1], offsets[1:]
     at = 0
     while at < len(ends):

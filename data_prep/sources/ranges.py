@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from data_prep.batch import RawBatch, Recorder
-from data_prep.sources.base import Fault, InputFile, Part, Piece, Spooled
+from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
+from data_prep.sources.encodings import UTF8
 from data_prep.sources.long_documents import cut_point
+from data_prep.sources.opening import TextStream, is_plain_text, open_text
 from data_prep.sources.streams import (
     CHUNK,
     BrokenStreamError,
     ByteStream,
     compression_of,
-    open_stream,
     text_weight,
 )
 
@@ -40,10 +41,6 @@ class RecordEnds(NamedTuple):
     first: Callable[[BinaryIO, int], int | None]
     last: EndFinder
     lines: bool = False
-
-
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-UTF16_CURE = "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"
 
 
 def last_line_end(data: bytes) -> int:
@@ -181,9 +178,10 @@ def in_batches(documents: Iterable[tuple[int, bytes]], file: str) -> Iterator[Ra
         yield RawBatch.join(held, file, places)
 
 
-def range_parts(file: InputFile) -> Iterator[Part]:
-    """Byte ranges of a plain file of records; a compressed one is a part, streamed when large."""
-    if compression_of(file.path) is not None:
+def range_parts(file: InputFile, options: SourceOptions) -> Iterator[Part]:
+    """Byte ranges of a plain file of records in UTF-8; another is a part, streamed when large."""
+    large = file.num_bytes > RANGE_BYTES
+    if compression_of(file.path) or (large and not is_plain_text(file.path, options)):
         weight = text_weight(file.path, file.num_bytes)
         yield Part(file.path, weight, streamed=weight > STREAM_BYTES)
         return
@@ -192,20 +190,30 @@ def range_parts(file: InputFile) -> Iterator[Part]:
         yield Part(file.path, min(RANGE_BYTES, file.num_bytes - start), start, stop)
 
 
+def _open_records(
+    part: Part, ends: RecordEnds, options: SourceOptions, recorder: Recorder
+) -> tuple[ByteStream, int] | None:
+    """A part from its first record on, and that one's offset, if there is anything to read."""
+    if part.start == 0:  # others are of a file that was found to be plain text
+        text = open_text(part, options, recorder)
+        if text is None or part.stop is None:
+            return (text, 0) if text else None
+        text.close()
+    return open_range(part.path, part.start, part.stop, ends)
+
+
 def read_records(
     part: Part,
     ends: RecordEnds,
     documents: Callable[[bytes, int], Iterator[RawBatch]],
+    options: SourceOptions,
     recorder: Recorder,
 ) -> Iterator[RawBatch]:
     """The documents of the records that begin in a part, made by ``documents`` (bytes, offset)."""
-    if compression_of(part.path) is None:
-        opened = open_range(part.path, part.start, part.stop, ends)
-        if opened is None:
-            return
-        stream, offset = opened
-    else:
-        stream, offset = open_stream(part.path), 0
+    opened = _open_records(part, ends, options, recorder)
+    if opened is None:
+        return
+    stream, offset = opened
     seen = offset
 
     def too_long(place: int, detail: str) -> None:
@@ -221,22 +229,25 @@ def read_records(
         stream.close()
 
 
-def stream_pieces(path: str, ends: RecordEnds) -> Iterator[Piece]:
-    """A compressed file of records as plain files of about PIECE_BYTES."""
+def stream_pieces(path: str, ends: RecordEnds, options: SourceOptions) -> Iterator[Piece]:
+    """A large file of records as plain files of about PIECE_BYTES, in UTF-8."""
     name = Path(path).name.removesuffix(compression_of(path) or "")
-    stream = open_stream(path)
+    stream = TextStream(path, options.encoding)
+    finding = stream.finding
+    decoded = finding.encoding if finding.encoding != UTF8 else ""
     faults: list[Fault] = []  # since the last piece
 
     def too_long(place: int, detail: str) -> None:
         faults.append(("line_too_long", path, place, detail))
 
     try:
+        if finding.reason:
+            yield Piece((), 0, ((finding.reason, path, 0, finding.detail),))
+            return
         for at, data in chunks(stream, 0, ends, PIECE_BYTES, too_long):
-            if at == 0 and is_utf16(data):
-                yield Piece((), 0, (("utf16_file", path, 0, UTF16_CURE),))
-                return
             if data or faults:
-                files = (Spooled(name, data, len(data), path, at),) if data else ()
+                first = decoded if at == 0 else ""
+                files = (Spooled(name, data, len(data), path, at, first),) if data else ()
                 yield Piece(files, at + len(data), tuple(faults))
                 faults.clear()
     except BrokenStreamError:
@@ -245,24 +256,3 @@ def stream_pieces(path: str, ends: RecordEnds) -> Iterator[Piece]:
         raise
     finally:
         stream.close()
-
-
-def is_utf16(head: bytes) -> bool:
-    """Whether the first bytes of a text are the byte order mark of UTF-16."""
-    return head[:2] in UTF16_MARKS
-
-
-def is_readable(part: Part, recorder: Recorder) -> bool:
-    """Whether a part's text file is neither empty nor UTF-16; else it is recorded, once a file."""
-    try:
-        stream = open_stream(part.path)
-        head = stream.read(2)
-        stream.close()
-    except BrokenStreamError:
-        return True  # reading it will say so
-    if part.start == 0:
-        if not head:
-            recorder.drop("empty_file", part.path, 0)
-        elif is_utf16(head):
-            recorder.drop("utf16_file", part.path, 0, UTF16_CURE)
-    return bool(head) and not is_utf16(head)

@@ -1,21 +1,33 @@
-"""Byte streams from plain, gzip, xz and zstd files; truncation is always noticed."""
+"""Byte streams from plain, gzip, bzip2, xz and zstd files; truncation is always noticed."""
 
 from __future__ import annotations
 
-import gzip
-import io
+import bz2
 import lzma
 import zlib
-from typing import BinaryIO, Protocol, cast
+from collections import deque
+from collections.abc import Callable
+from typing import Any, BinaryIO, Protocol
 
 from data_prep.errors import SourceError
 
-COMPRESSED = (".gz", ".xz", ".zst")
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 # bytes of text per byte of compressed file, for cutting units; a guess is enough
-RATIO = {".gz": 3, ".xz": 4, ".zst": 3}
-_MAGIC = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+RATIO = {".gz": 3, ".xz": 4, ".zst": 3, ".bz2": 4}
+_MAGIC = {
+    b"\x1f\x8b\x08": ".gz",
+    b"\xfd7zXZ\x00": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    # a frame to skip, which pzstd begins its files with
+    **{bytes([0x50 + number]) + b"\x2a\x4d\x18": ".zst" for number in range(16)},
+    **{b"BZh%d1AY&SY" % level: ".bz2" for level in range(1, 10)},
+    **{b"BZh%d\x17rE8P\x90" % level: ".bz2" for level in range(1, 10)},  # of nothing
+}
 CHUNK = 1 << 20
-XZ_STEP = 1 << 16  # what is decompressed at a time: an error takes no more with it
+STEP = 1 << 16  # what is decompressed at a time: an error takes no more with it
+# Damaged data may unpack to text that is spliced together, and show at the checksum at the end
+# only: so much of what a damaged stream gave last is not used, which is all of most.
+HELD_BACK = 16 << 20
 
 
 class BrokenStreamError(SourceError):
@@ -38,11 +50,19 @@ class ByteStream(Protocol):
         ...
 
 
-def compression_of(path: str) -> str | None:
-    """``.gz``, ``.xz``, ``.zst`` or None, by the first bytes of the file."""
-    with open(path, "rb") as file:
-        head = file.read(6)
+def compression_of_head(head: bytes) -> str | None:
+    """``.gz``, ``.bz2``, ``.xz``, ``.zst`` or None, by the first HEAD bytes of a file."""
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+HEAD = max(map(len, _MAGIC))
+COMPRESSED_HEADS = tuple(_MAGIC)
+
+
+def compression_of(path: str) -> str | None:
+    """See ``compression_of_head``."""
+    with open(path, "rb") as file:
+        return compression_of_head(file.read(HEAD))
 
 
 def text_weight(path: str, num_bytes: int) -> int:
@@ -62,50 +82,115 @@ def open_stream(path: str) -> ByteStream:
 
 def decompressed(file: BinaryIO, kind: str) -> ByteStream:
     """The decompressed bytes of an open file."""
-    if kind == ".zst":
-        return _ZstdStream(file)
-    return _XzStream(file) if kind == ".xz" else _GzipStream(file)
+    return _Frames(file, kind)
 
 
-class _GzipStream:
-    """Turns the errors of gzip into BrokenStreamError."""
+class _GzipMember:
+    """A gzip member, with the interface of ``lzma`` and ``bz2``; its checksum is compared."""
 
-    def __init__(self, file: BinaryIO):
-        self._inner = cast("io.BufferedIOBase", gzip.GzipFile(fileobj=file))
-        self._file = file
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        self._output_waits = False
 
-    def read(self, size: int, /) -> bytes:
+    def decompress(self, data: bytes, size: int) -> bytes:
+        found = self._inner.decompress(self._inner.unconsumed_tail + data, size)
+        self._output_waits = len(found) == size
+        return found
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail and not self._output_waits
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+
+class _ZstdFrame:
+    """The same for a Zstandard frame; its blocks are 128 KiB at most, and come whole."""
+
+    needs_input = True
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._inner = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        self._error = zstandard.ZstdError
+
+    def decompress(self, data: bytes, size: int) -> bytes:
         try:
-            # read1: what was decompressed before an error is not lost
-            return self._inner.read1(size)
-        except EOFError as error:
-            raise BrokenStreamError("truncated_archive", str(error)) from None
-        except (zlib.error, gzip.BadGzipFile) as error:
-            raise BrokenStreamError("damaged_archive", str(error)) from None
+            return self._inner.decompress(data)
+        except self._error as error:
+            raise ValueError(error) from None
 
-    def close(self) -> None:
-        self._inner.close()
-        self._file.close()
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
 
 
-class _XzStream:
-    """xz streams one after another; ``LZMAFile`` passes over what follows a stream and is none."""
+# (one stream's decompressor, bytes of the file that it is given at a time, zeros between streams
+# come in multiples of)
+_DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int, int]] = {
+    ".gz": (_GzipMember, CHUNK // 8, 1),
+    ".bz2": (bz2.BZ2Decompressor, CHUNK // 8, 0),
+    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), CHUNK // 8, 4),
+    ".zst": (_ZstdFrame, CHUNK // 8, 0),
+}
+_ERRORS = (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError)
 
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self._stream: lzma.LZMADecompressor | None = None
+
+class _Frames:
+    """Compressed streams one after another, to the last byte of the file.
+
+    The libraries' own readers pass over a short end, or what follows a stream and is none. The last
+    HELD_BACK bytes of a stream wait until more has followed, or its end and its checksum.
+    """
+
+    def __init__(self, file: BinaryIO, kind: str):
+        self._file, self._kind = file, kind[1:]
+        self._new, self._step, self._padding = _DECOMPRESSORS[kind]
+        self._stream: Any = None
         self._pending = b""
         self._taken = 0  # bytes of the file that were read
+        self._held: deque[bytes] = deque()
+        self._num_held = self._num_given = 0  # bytes of the stream in hand
+        self._error: BrokenStreamError | None = None
 
     def read(self, size: int, /) -> bytes:
-        while self._stream is not None or self._begin():
-            found = self._decompress(self._stream, min(size, XZ_STEP))
-            if found:
-                return found
-        return b""
+        while not self._error:
+            if self._held and (self._stream is None or self._num_held > HELD_BACK):
+                break
+            try:
+                if self._stream is None and not self._begin():
+                    return b""
+                found = self._decompress(min(size, STEP))
+            except BrokenStreamError as error:
+                self._error = error
+            else:
+                self._held += [found] if found else []
+                self._num_held += len(found)
+        if not self._held and self._error:
+            raise self._error
+        if not self._held:
+            return b""
+        found = self._held.popleft()
+        if len(found) > size:
+            self._held.appendleft(found[size:])
+            found = found[:size]
+        self._num_held -= len(found)
+        self._num_given += len(found)
+        return found
 
     def _take(self) -> bytes:
-        data, self._pending = self._pending or self._file.read(CHUNK // 8), b""
+        data, self._pending = self._pending or self._file.read(self._step), b""
         self._taken += len(data)
         return data
 
@@ -114,74 +199,41 @@ class _XzStream:
         self._taken -= len(data)
 
     def _begin(self) -> bool:
-        """Whether one more stream follows. Zeros after a stream are padding, if 4 n of them."""
-        padding = 0
+        """Whether one more stream follows. Zeros after a stream may be padding."""
+        zeros = 0
         while data := self._take():
-            rest = data.lstrip(b"\0")
-            padding += len(data) - len(rest)
+            rest = data.lstrip(b"\0") if self._padding else data
+            zeros += len(data) - len(rest)
             if rest:
                 self._put_back(rest)
                 break
-        if padding % 4:
-            detail = f"{padding} zero bytes before byte {self._taken}, after an xz stream"
+        if zeros and zeros % self._padding:
+            detail = f"{zeros} zero bytes before byte {self._taken}, after an {self._kind} stream"
             raise BrokenStreamError("damaged_archive", detail)
         if self._pending:
-            self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            self._stream, self._num_given = self._new(), 0
         return bool(self._pending)
 
-    def _decompress(self, stream: lzma.LZMADecompressor | None, size: int) -> bytes:
-        assert stream is not None
-        start = self._taken
+    def _decompress(self, size: int) -> bytes:
+        start, stream = self._taken, self._stream
         data = self._take() if stream.needs_input else b""
         if stream.needs_input and not data:
-            raise BrokenStreamError("truncated_archive", "the xz stream ends early")
+            raise BrokenStreamError("truncated_archive", f"the {self._kind} stream ends early")
         try:
             found = stream.decompress(data, size)
-        except lzma.LZMAError as error:
-            raise BrokenStreamError("damaged_archive", f"xz, from byte {start}: {error}") from None
+        except _ERRORS as error:
+            detail = f"{self._kind}, from byte {start}: {error}"
+            if self._num_held:
+                detail += f"; of its text {self._num_held} bytes before are not used"
+            if self._num_given:
+                detail += f", the first {self._num_given} were and may be wrong"
+            self._held.clear()
+            self._num_held = 0
+            raise BrokenStreamError("damaged_archive", detail) from None
         if stream.eof:
             self._put_back(stream.unused_data)
             self._stream = None
         return found
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _ZstdStream:
-    """Zstandard frames one after another; ``zstandard``'s own reader does not see a short file."""
-
-    def __init__(self, file: BinaryIO):
-        import zstandard
-
-        self._zstd, self._file = zstandard, file
-        self._frame = None
-        self._pending = b""
-        self._out = io.BytesIO()
-
-    def read(self, size: int, /) -> bytes:
-        while True:
-            found = self._out.read(size)
-            if found:
-                return found
-            data = self._pending or self._file.read(CHUNK // 8)
-            self._pending = b""
-            if not data:
-                if self._frame is not None:
-                    raise BrokenStreamError("truncated_archive", "the zstd frame ends early")
-                return b""
-            self._feed(data)
-
-    def _feed(self, data: bytes) -> None:
-        if self._frame is None:
-            self._frame = self._zstd.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        try:
-            self._out = io.BytesIO(self._frame.decompress(data))
-        except self._zstd.ZstdError as error:
-            raise BrokenStreamError("damaged_archive", str(error)) from None
-        if self._frame.eof:
-            self._pending = self._frame.unused_data
-            self._frame = None
 
     def close(self) -> None:
         self._file.close()

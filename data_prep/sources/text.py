@@ -9,9 +9,10 @@ import numpy as np
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
 from data_prep.sources.blank_lines import BLANK_LINE_ENDS, find_blocks
+from data_prep.sources.encodings import BINARY_HEADS
 from data_prep.sources.long_documents import cut_while_reading
+from data_prep.sources.opening import open_text
 from data_prep.sources.ranges import (
-    is_readable,
     range_parts,
     read_records,
     stream_pieces,
@@ -19,25 +20,30 @@ from data_prep.sources.ranges import (
 from data_prep.sources.streams import (
     CHUNK,
     COMPRESSED,
+    COMPRESSED_HEADS,
     BrokenStreamError,
     ByteStream,
-    open_stream,
     text_weight,
 )
+
+SMALL_FILE = 1 << 16  # bytes; smaller files are read in one go, and looked at in batches
+LONGEST_LINE = 4 << 20  # a longer one is not kept together where its file is damaged
 
 
 class TextSource:
     """See the module."""
 
     name = "text"
-    summary = "text files, plain or .gz .xz .zst; a document is a file (or --split-blank-lines)"
+    summary = (
+        "text files, plain or .gz .bz2 .xz .zst; a document is a file (or --split-blank-lines)"
+    )
     suffixes = tuple(s + c for s in (".txt", ".text") for c in ("", *COMPRESSED))
 
     def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a file; with blank-line blocks, a plain file is cut into byte ranges."""
         for file in files:
             if options.split_blank_lines:
-                yield from range_parts(file)
+                yield from range_parts(file, options)
             else:
                 yield Part(file.path, text_weight(file.path, file.num_bytes))
 
@@ -47,35 +53,57 @@ class TextSource:
         def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
             return _blocks(data, offset, part.path)
 
-        if not is_readable(part, recorder):
-            return
         if options.split_blank_lines:
-            yield from read_records(part, BLANK_LINE_ENDS, documents, recorder)
+            yield from read_records(part, BLANK_LINE_ENDS, documents, options, recorder)
         else:
-            yield from read_whole(part, recorder)
+            yield from read_whole(part, options, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces."""
-        return stream_pieces(part.path, BLANK_LINE_ENDS)
+        return stream_pieces(part.path, BLANK_LINE_ENDS, options)
 
 
-def read_whole(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
-    """A file as one document; one that is too long is cut into several."""
-    stream = open_stream(part.path)
+def read_whole(part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
+    """A file as one document; one that is too long is cut into several.
+
+    What is damaged ends at its last whole line.
+    """
+    with open(part.path, "rb", buffering=0) as file:
+        data = file.read(SMALL_FILE)
+    is_small = 0 < len(data) < SMALL_FILE
+    if is_small and not data.startswith((*COMPRESSED_HEADS, *BINARY_HEADS)):
+        yield RawBatch.join([data], part.path, [0], whole_files=True)
+        return
+    stream = open_text(part, options, recorder)
+    if stream is None:
+        return
+    damage: list[BrokenStreamError] = []
     seen = 0
     try:
-        for offset, document in cut_while_reading(_read_on(stream), recorder):
+        for offset, document in cut_while_reading(_whole_lines(stream, damage), recorder):
             seen = offset + len(document)
-            yield RawBatch.join([document], part.path, [offset])
-    except BrokenStreamError as error:
-        recorder.drop(error.reason, part.path, seen, error.detail)
+            if document or not damage:
+                yield RawBatch.join([document], part.path, [offset])
     finally:
         stream.close()
+    for error in damage:
+        recorder.drop(error.reason, part.path, seen, error.detail)
 
 
-def _read_on(stream: ByteStream) -> Iterator[bytes]:
-    while data := stream.read(CHUNK):
-        yield data
+def _whole_lines(stream: ByteStream, damage: list[BrokenStreamError]) -> Iterator[bytes]:
+    """All of a stream; where it breaks, whole lines only, and the error goes to ``damage``."""
+    line = b""  # the start of one
+    try:
+        while data := stream.read(CHUNK):
+            data = line + data
+            end = data.rfind(b"\n") + 1 or len(data) * (len(data) > LONGEST_LINE)
+            line = data[end:]
+            if end:
+                yield data[:end]
+    except BrokenStreamError as error:
+        damage.append(error)
+        return
+    yield line
 
 
 def _blocks(data: bytes, offset: int, path: str) -> Iterator[RawBatch]:

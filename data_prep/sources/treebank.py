@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
-from data_prep.sources.ranges import in_batches, is_readable
-from data_prep.sources.streams import CHUNK, COMPRESSED, BrokenStreamError, open_stream, text_weight
+from data_prep.sources.opening import TextStream, open_text
+from data_prep.sources.ranges import in_batches
+from data_prep.sources.streams import CHUNK, COMPRESSED, BrokenStreamError, text_weight
 
 _TOKEN = re.compile(rb"\(|\)|[^\s()]+")
 _BRACKETS = {
@@ -37,13 +38,14 @@ class TreebankSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if is_readable(part, recorder):
-            yield from in_batches(_sentences(part, recorder), part.path)
+        stream = open_text(part, options, recorder)
+        if stream is not None:
+            yield from in_batches(_sentences(part, stream, recorder), part.path)
 
 
-def _sentences(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
+def _sentences(part: Part, stream: TextStream, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
     """(place, words) of each tree."""
-    for place, tree in _trees(part, recorder):
+    for place, tree in _trees(part, stream, recorder):
         found = words_of(tree)
         if found is None:
             recorder.drop("bad_tree", part.path, place, tree[:60].decode(errors="replace"))
@@ -51,10 +53,9 @@ def _sentences(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
             yield place, b" ".join(found)
 
 
-def _trees(part: Part, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
+def _trees(part: Part, stream: TextStream, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of each balanced bracketing; what is none is recorded."""
     cutter = _Cutter(part.path, recorder)
-    stream = open_stream(part.path)
     try:
         while data := stream.read(CHUNK):
             yield from cutter.feed(data)

@@ -15,7 +15,6 @@ from data_prep.sources.blank_lines import LOOK_BACK, WINDOW
 from data_prep.sources.ranges import (
     RecordEnds,
     in_batches,
-    is_readable,
     range_parts,
     read_records,
     stream_pieces,
@@ -98,7 +97,7 @@ class WikiTextSource:
     def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a byte range; articles belong to the range that they begin in."""
         for file in files:
-            yield from range_parts(file)
+            yield from range_parts(file, options)
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
@@ -106,12 +105,11 @@ class WikiTextSource:
         def documents(data: bytes, offset: int) -> Iterator[RawBatch]:
             return _articles(data, offset, part.path, options)
 
-        if is_readable(part, recorder):
-            yield from read_records(part, TITLES, documents, recorder)
+        yield from read_records(part, TITLES, documents, options, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces."""
-        return stream_pieces(part.path, TITLES)
+        return stream_pieces(part.path, TITLES, options)
 
 
 def _articles(data: bytes, offset: int, path: str, options: SourceOptions) -> Iterator[RawBatch]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ def training_identity(
     training: kind, vocab_size, ... of the command. The input is told as a build's is.
     """
     input_ = identity(BuildArguments(source, options), files, "")["input"]
-    return {"source": source, **asdict(options), **training, "input": input_}
+    return {"source": source, **options.identity(), **training, "input": input_}
 
 
 def write_record(output: Path, values: dict[str, Any], files: Iterable[InputFile]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.batch import Recorder
+from data_prep.decode import clean_documents
 from data_prep.sources import find_input, get_source
 from data_prep.sources.base import SourceOptions
 from data_prep.tokenizer.train import train_tokenizer
@@ -157,7 +158,8 @@ def read() -> Callable[..., tuple[list[str], Recorder]]:
         files = find_input(source, [str(path) for path in inputs])
         documents = []
         for part in source.plan(files, values):
-            for batch in source.read(part, values, recorder):
+            for raw in source.read(part, values, recorder):
+                batch, _ = clean_documents(raw, values.encoding, recorder)
                 assert len(batch.places) == len(batch.starts) == len(batch.ends)
                 for start, end in zip(batch.starts.tolist(), batch.ends.tolist(), strict=True):
                     text = batch.data[start:end].tobytes().decode("utf-8", "replace")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
 import lzma
 
 import pytest
+import zstandard
 from tars import tar_of
 
 from data_prep.sources import openwebtext, streams
@@ -43,7 +46,7 @@ def test_what_follows_an_xz_stream_is_not_passed_over(tmp_path, rest, read):
 
 @pytest.mark.parametrize("zeros", [0, 4, 8, 1 << 18])
 def test_zeros_between_and_after_xz_streams_are_padding(tmp_path, zeros, read, monkeypatch):
-    monkeypatch.setattr(streams, "XZ_STEP", 7)
+    monkeypatch.setattr(streams, "STEP", 7)
     (tmp_path / "x.jsonl.xz").write_bytes(FIRST + b"\0" * zeros + SECOND + b"\0" * zeros)
     documents, recorder = read("jsonl", [tmp_path])
     assert documents == TEXTS
@@ -128,3 +131,74 @@ def test_a_damaged_pax_header(record):
     header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:512]) + 8 * 32)
     with pytest.raises(BrokenStreamError, match="damaged_archive: no pax record"):
         list(read_members(io.BytesIO(header), 1 << 20))
+
+
+NUMBERED = [
+    f"Doc number {n}. " + " ".join(str(n * k % 9973) for k in range(30)) for n in range(9000)
+]
+PACKED = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lambda data: lzma.compress(data, preset=0),
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+
+
+@pytest.mark.parametrize("kind", list(PACKED))
+@pytest.mark.parametrize("split", [True, False])
+def test_damage_does_not_splice_text(tmp_path, kind, split, read):
+    """Of a damaged stream nothing is used that its damage may have made; the one before stays."""
+    first = PACKED[kind]("\n\n".join(NUMBERED[:9]).encode() + b"\n\n")
+    second = PACKED[kind]("\n\n".join(NUMBERED[9:]).encode())
+    for place in range(2000, len(second), len(second) // 6):
+        damaged = bytearray(second)
+        del damaged[place : place + 7]
+        (tmp_path / f"x.txt.{kind}").write_bytes(first + damaged)
+        documents, recorder = read("text", [tmp_path], split_blank_lines=split)
+        (entry,) = recorder.quarantine
+        texts = [d.strip() for d in documents] if split else documents[0].strip().split("\n\n")
+        assert texts == NUMBERED[: len(texts)]
+        if entry["reason"] == "damaged_archive":
+            assert len(texts) == 9
+
+
+def test_text_that_was_used_before_damage_showed_is_named(tmp_path, read, monkeypatch):
+    monkeypatch.setattr(streams, "HELD_BACK", 1 << 16)
+    packed = bytearray(gzip.compress("\n".join(NUMBERED).encode()))
+    packed[-8] ^= 1  # its checksum
+    (tmp_path / "x.txt.gz").write_bytes(packed)
+    documents, recorder = read("text", [tmp_path])
+    detail = recorder.quarantine[0]["detail"]
+    assert "of its text 65536 bytes before are not used, the first 13" in detail
+    assert detail.endswith("were and may be wrong")
+    assert "\n".join(NUMBERED).startswith(documents[0])
+
+
+def test_a_frame_to_skip_begins_a_file(tmp_path, read):
+    """As pzstd writes."""
+    frame = zstandard.ZstdCompressor().compress(b"".join(LINES))
+    for number in (0, 15):
+        skipped = bytes([0x50 + number]) + b"\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+        (tmp_path / f"{number}.jsonl.zst").write_bytes(skipped + frame)
+    assert read("jsonl", [tmp_path])[0] == TEXTS * 2
+
+
+def test_many_empty_streams(tmp_path, read):
+    packed = b"".join(LINES[:4])
+    for kind, compress in PACKED.items():
+        (tmp_path / f"x.jsonl.{kind}").write_bytes(compress(b"") * 3000 + compress(packed))
+    documents, recorder = read("jsonl", [tmp_path])
+    assert (documents, recorder.counters) == (TEXTS[:4] * 4, {})
+
+
+def test_a_file_that_is_cut_short_ends_at_its_last_whole_line(tmp_path, read):
+    lines = "".join(f"Line {n} {hash(str(n))}.\n" for n in range(2000))
+    for kind in ("gz", "xz"):
+        whole = PACKED[kind](lines.encode())
+        (tmp_path / f"x.txt.{kind}").write_bytes(whole[: len(whole) // 2])
+        (document,), recorder = read("text", [tmp_path / f"x.txt.{kind}"])
+        assert len(document) > 1000
+        assert lines.startswith(document)
+        assert document.endswith("\n")
+        assert recorder.counters == {"dropped/truncated_archive": 1}
+        assert recorder.quarantine[0]["offset"] == len(document)

@@ -169,11 +169,14 @@ def test_all_lines_bad(prepare, tmp_path):
 def test_bad_utf8(prepare, tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 au lait")
     path = tmp_path / "latin.txt"
-    replaced = prepare(input=path, output=tmp_path / "a")
+    found = prepare(input=path, output=tmp_path / "auto")
+    assert "files_decoded/" in found[1]
+    utf8 = ("--encoding", "utf-8")
+    replaced = prepare(*utf8, input=path, output=tmp_path / "a")
     assert "bad_utf8_replaced: 1" in replaced[1]
-    stopped = prepare(input=path, output=tmp_path / "b", on_bad_utf8="fail")
+    stopped = prepare(*utf8, input=path, output=tmp_path / "b", on_bad_utf8="fail")
     check(stopped, 3, "latin.txt", "not valid UTF-8", "replace | skip")
-    skipped = prepare(input=path, output=tmp_path / "c", on_bad_utf8="skip")
+    skipped = prepare(*utf8, input=path, output=tmp_path / "c", on_bad_utf8="skip")
     check(skipped, 3, "bad_utf8 1")
 
 
@@ -189,8 +192,12 @@ def test_a_file_that_is_many_documents(prepare, corpus, monkeypatch):
 
 def test_utf16(prepare, tmp_path, corpus):
     (corpus / "wide.txt").write_text("Sixteen bits", encoding="utf-16")
-    assert "dropped/utf16_file: 1" in prepare()[1]
-    assert "iconv" in (tmp_path / "out" / "quarantine.jsonl").read_text()
+    assert "files_decoded/utf-16: 1" in prepare()[1]
+
+
+def test_an_encoding_that_nobody_knows(prepare):
+    for name in ("klingon", "base64"):
+        check(prepare(encoding=name), 2, f"--encoding '{name}' is not known; auto, or as cp1252")
 
 
 def test_commands_on_something_else(run, tmp_path):

@@ -123,7 +123,7 @@ MESSY = {
     "combining": ("e" + "\u0301" * 5000).encode(),
     "end of text": b"A <|endoftext|> is here. <|endoftext|>",
     "windows": b"One.\r\nTwo.\r\n\r\nThree.",
-    "invalid": b"caf\xe9 \xff\xfe \xed\xa0\x80 ok",
+    "invalid": "café and naïveté, 30 €, “so”, übermorgen: ".encode() * 9 + b"\xff \xe9 ok",
     "zero width": "a\u200bb\u200d\ufeffc".encode(),
 }
 

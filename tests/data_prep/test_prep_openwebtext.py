@@ -77,13 +77,17 @@ def test_openwebtext_truncated(tmp_path, release, read):
     assert recorder.quarantine[0]["file"] == str(path)
 
 
-def test_openwebtext_page_in_utf16(tmp_path, read):
-    members = [("a.txt", b"a"), ("wide.txt", "Wide.".encode("utf-16")), ("c.txt", b"c")]
+def test_openwebtext_pages_that_are_not_utf8(tmp_path, read):
+    latin = "Un été très agréable, où l'on dort à midi.".encode("latin-1")
+    members = [("a.txt", b"a"), ("wide.txt", "Wide.".encode("utf-16")), ("c.txt", b"c"),
+               ("old.txt", latin), ("image.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")]  # fmt: skip
     (tmp_path / "x.tar").write_bytes(tar_of(members))
     documents, recorder = read("openwebtext", [tmp_path / "x.tar"])
-    assert documents == ["a", "c"]
-    assert recorder.counters == {"dropped/utf16_file": 1}
-    assert recorder.quarantine[0]["detail"].startswith("wide.txt: UTF-16 text; convert it: iconv")
+    assert [d.lstrip("\ufeff") for d in documents] == ["a", "Wide.", "c", latin.decode("latin-1")]
+    assert sorted(recorder.counters) == [
+        "dropped/binary_file", "files_decoded/cp1252", "files_decoded/utf-16",
+    ]  # fmt: skip
+    assert recorder.quarantine[0]["detail"] == "a PNG"
 
 
 def test_openwebtext_not_an_archive(tmp_path, read):

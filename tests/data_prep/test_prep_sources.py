@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import lzma
@@ -23,6 +24,7 @@ COMPRESS = {
     "": lambda data: data,
     ".gz": gzip.compress,
     ".xz": lzma.compress,
+    ".bz2": bz2.compress,
     ".zst": zstandard.ZstdCompressor().compress,
 }
 
@@ -104,13 +106,13 @@ def test_jsonl_compressed(tmp_path, suffix, read):
 
 def test_several_frames(tmp_path, read):
     """Compressed files put one after another are read to the end."""
-    for suffix in (".gz", ".xz", ".zst"):
+    for suffix in COMPRESS:
         parts = [COMPRESS[suffix](json.dumps({"text": p}).encode() + b"\n") for p in PAGES]
         (tmp_path / f"x.jsonl{suffix}").write_bytes(b"".join(parts))
-    assert read("jsonl", [tmp_path])[0] == PAGES * 3
+    assert read("jsonl", [tmp_path])[0] == PAGES * len(COMPRESS)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix])
 def test_truncated_streams(tmp_path, suffix, read):
     import random
 
@@ -122,14 +124,15 @@ def test_truncated_streams(tmp_path, suffix, read):
     path.write_bytes(whole[: len(whole) * 2 // 3])
     documents, recorder = read("jsonl", [path])
     assert documents == texts[: len(documents)]
-    assert suffix == ".zst" or len(documents) > 500
+    assert suffix in (".zst", ".bz2") or len(documents) > 500  # which have large blocks
     assert recorder.counters == {"dropped/truncated_archive": 1}
     damaged = bytearray(whole)
     damaged[len(damaged) // 2 : len(damaged) // 2 + 64] = b"\xff" * 64
     path.write_bytes(damaged)
     documents, recorder = read("jsonl", [path])
+    assert documents == texts[: len(documents)]
     assert len(documents) < len(texts)
-    assert sum(recorder.counters.values()) >= 1
+    assert recorder.counters == {"dropped/damaged_archive": 1}
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 300, 10_000])
@@ -264,25 +267,6 @@ def test_empty_and_strange_files(name, tmp_path, read):
         assert documents or recorder.quarantine
 
 
-@pytest.mark.parametrize("name", ["jsonl", "text", "treebank", "wikitext", "openwebtext"])
-def test_utf16_is_named(name, tmp_path, read, monkeypatch):
-    """Once a file, whatever its size, with the cure."""
-    monkeypatch.setattr(ranges, "RANGE_BYTES", 10)
-    suffix = {"openwebtext": ".txt"}.get(name, get_source(name).suffixes[0])
-    (tmp_path / f"x{suffix}").write_text("(S (A a)) text\n" * 9, encoding="utf-16")
-    for split in (False, True):
-        documents, recorder = read(name, [tmp_path], split_blank_lines=split)
-        assert documents == []
-        assert recorder.counters == {"dropped/utf16_file": 1}
-        assert "iconv" in recorder.quarantine[0]["detail"]
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_utf16_inside_a_compressed_file(tmp_path, suffix, read):
-    (tmp_path / f"x.txt{suffix}").write_bytes(COMPRESS[suffix]("Some text.".encode("utf-16")))
-    assert read("text", [tmp_path])[1].counters == {"dropped/utf16_file": 1}
-
-
 def test_documents_one_by_one_become_batches():
     documents = [(place, b"x" * size) for place, size in enumerate([5, 0, ranges.BATCH_BYTES, 3])]
     found = list(ranges.in_batches(iter(documents), "f"))
@@ -299,3 +283,26 @@ def test_units_group_parts():
     assert [[p.path for p in u.parts] for u in units] == [["0", "1"], ["2"], ["3", "4", "5"], ["6"]]
     assert [u.index for u in units] == [0, 1, 2, 3]
     assert [u.weight for u in units] == [10, 20, 10, 3]
+
+
+@pytest.mark.parametrize("kind", ["string_view", "large_binary", "binary_view", "large_string"])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_parquet_of_every_type_of_text(kind, dictionary, tmp_path, read):
+    texts = ["One. Ünd.", None, "", "Two " * 20, "One. Ünd."]
+    column = pa.array([None if t is None else t.encode() for t in texts])
+    column = column if "binary" in kind else column.cast(pa.string())
+    column = column.cast(getattr(pa, kind)())
+    if dictionary and "view" not in kind:  # Arrow has no dictionaries of views
+        column = column.dictionary_encode()
+    pq.write_table(pa.table({"text": column}), tmp_path / "x.parquet")
+    documents, recorder = read("parquet", [tmp_path])
+    assert documents == [t for t in texts if t is not None]
+    assert recorder.counters == {"dropped/missing_text_field": 1}
+
+
+def test_parquet_without_any_text_in_one_file(tmp_path, read):
+    pq.write_table(pa.table({"text": pa.nulls(3)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": ["One."]}), tmp_path / "b.parquet")
+    documents, recorder = read("parquet", [tmp_path])
+    assert documents == ["One."]
+    assert recorder.counters == {"dropped/missing_text_field": 3}

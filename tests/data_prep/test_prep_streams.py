@@ -121,14 +121,18 @@ def test_damage_is_named_in_the_input(tmp_path, bpe_path):
     assert entries[1]["offset"] >= len(b"".join(lines[: len(found) - 1]))
 
 
-def test_utf16_in_a_large_file_is_named_once(tmp_path, bpe_path):
+def test_a_large_file_in_utf16_is_decoded_while_it_is_read(tmp_path, bpe_path):
     (tmp_path / "a.jsonl").write_bytes(LINES)
-    path = tmp_path / "b.jsonl.gz"
-    path.write_bytes(gzip.compress(LINES.decode().encode("utf-16")))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(LINES.decode().encode("utf-16")))
+    wide = LINES.decode().encode("utf-16-le")
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b"%PDF-" + LINES))
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(wide))
     dataset = build([str(tmp_path)], bpe_path, tmp_path / "out", ARGUMENTS)
-    assert texts_of(dataset) == TEXTS
+    assert texts_of(dataset) == TEXTS * 3
+    counters = dataset.manifest.counters
+    assert (counters["files_decoded/utf-16"], counters["files_decoded/utf-16-le"]) == (1, 1)
     entry = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
-    assert (entry["reason"], entry["file"], entry["offset"]) == ("utf16_file", str(path), 0)
+    assert (entry["reason"], entry["file"]) == ("binary_file", str(tmp_path / "c.jsonl.gz"))
 
 
 def test_a_failed_build_does_the_other_pieces_only(tmp_path, bpe_path, monkeypatch, same_files):

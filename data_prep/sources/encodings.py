@@ -1,0 +1,188 @@
+"""What bytes are: text in some encoding, or no text.
+
+UTF-8 is taken as it is. Others are recognised by a byte order mark, by their zeros (UTF-16 and
+UTF-32), or by the package charset-normalizer; ``--encoding`` declares one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from dataclasses import dataclass
+from itertools import islice
+
+UTF8, AUTO = "utf-8", "auto"
+SAMPLE_BYTES = 1 << 20  # of a file, that are looked at
+_DETECTED_BYTES = 1 << 16  # of lines that are not ASCII, for the detector
+_MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF8, UTF8),
+)
+_WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
+# Not those of compressed text that is opened, nor any that text may begin with.
+_MAGIC = {
+    b"%PDF-": "a PDF",
+    b"\x89PNG": "a PNG",
+    b"\xff\xd8\xff": "a JPEG",
+    b"GIF87a": "a GIF",
+    b"GIF89a": "a GIF",
+    b"PK\x03\x04": "a zip file",
+    b"PAR1": "a parquet file; use --source parquet",
+    b"\x7fELF": "a program",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it",
+    b"Rar!\x1a\x07": "a rar archive; unpack it",
+    b"\x04\x22\x4d\x18": "compressed by lz4; unpack it",
+    b"\x1f\x9d": "compressed by compress; unpack it",
+    b"\xd0\xcf\x11\xe0": "an office document",
+    b"SQLite format 3\0": "a database",
+}
+BINARY_HEADS = tuple(_MAGIC)
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
+MOST_CONTROLS = 0.02
+"""Of text's bytes, that may be control characters, when there are more than a few."""
+MOST_BAD = 0.01
+"""Of a document's bytes, that may begin what does not fit the encoding, when there are more than
+FEW_BAD: else the document is left out, not replaced by U+FFFD."""
+FEW_BAD = 2
+_COMMON = (  # what the detector chooses among
+    *(f"cp125{n}" for n in range(9)), "cp437", "cp850", "cp852", "cp866", "cp874", "koi8_r",
+    "koi8_u", *(f"iso8859_{n}" for n in (1, 2, 5, 6, 7, 8, 9, 15)), "mac_roman", "mac_cyrillic",
+    "cp932", "euc_jp", "iso2022_jp", "iso2022_kr", "hz", "gb18030", "big5", "cp949", "johab",
+)  # fmt: skip
+# a space, line ends, and the full stops and commas of CJK: other bytes do not decode to them
+_WIDE_SIGNS = frozenset(" \n\u3000\u3001\u3002\uff0c")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``encoding`` of text; or the ``reason`` why bytes are none that can be read, and a detail."""
+
+    encoding: str = ""
+    reason: str = ""
+    detail: str = ""
+
+
+def known_encoding(name: str) -> str | None:
+    """Python's name of a text encoding, ``auto`` itself, or None."""
+    if name == AUTO:
+        return name
+    try:
+        found = codecs.lookup(name)
+        "".encode(found.name)
+    except LookupError:  # not there, or none of text
+        return None
+    return UTF8 if found.name == "utf-8-sig" else found.name
+
+
+def look(sample: bytes, declared: str = AUTO, whole: bool = True) -> Finding:
+    """What bytes are. sample: a file's start; whole: it is the whole file."""
+    kind = next((kind for magic, kind in _MAGIC.items() if sample.startswith(magic)), None)
+    if sample[257:262] == b"ustar":
+        kind = "a tar archive; unpack it"
+    if kind:
+        return Finding(reason="binary_file", detail=kind)
+    if declared != AUTO:
+        return Finding(declared)
+    for mark, encoding in _MARKS:
+        if sample.startswith(mark):
+            return Finding(encoding)
+    return _look_without_mark(sample, whole)
+
+
+def _look_without_mark(sample: bytes, whole: bool) -> Finding:
+    is_utf8 = _fits(sample, UTF8, whole)
+    if not is_utf8 or b"\0" in sample:
+        for encoding in _WIDE:
+            if _is_wide_text(sample, encoding):
+                return Finding(encoding)
+    controls = len(sample) - len(sample.translate(None, _CONTROLS))
+    if controls > max(4, MOST_CONTROLS * len(sample)):
+        detail = f"{controls} control characters in the first {len(sample)} bytes"
+        return Finding(reason="binary_file", detail=detail)
+    escaped = b"\x1b$" in sample and sample.isascii()  # ISO 2022: all in ASCII
+    if is_utf8 and not escaped:
+        return Finding(UTF8)
+    text = sample.decode(errors="replace")
+    if not escaped and 10 * text.count("\ufffd") <= sum(map(len, _not_ascii(text))):
+        return Finding(UTF8)  # with a few damaged places
+    return _detect(sample)
+
+
+def _not_ascii(text: str) -> list[str]:
+    """Its characters beyond ASCII, the replaced ones too."""
+    return [character for character in text if character >= "\x80"]
+
+
+def _fits(sample: bytes, encoding: str, whole: bool) -> bool:
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(sample, final=whole)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_wide_text(sample: bytes, encoding: str) -> bool:
+    """Whether bytes are UTF-16 or UTF-32 without a mark: characters that are, among them spaces."""
+    width = 4 if "32" in encoding else 2
+    sample = sample[: min(len(sample), _DETECTED_BYTES)]
+    if len(sample) < 4 * width:
+        return False
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeDecodeError:
+        return False
+    signs = sum(character in _WIDE_SIGNS for character in text)
+    odd = sum(unicodedata.category(character) in ("Cc", "Cn", "Co", "Cs") for character in text)
+    odd -= sum(map(text.count, "\t\n\r\f"))
+    return 100 * signs >= len(text) and 100 * odd <= len(text)
+
+
+def _detect(sample: bytes) -> Finding:
+    """An older encoding, by the lines that are not ASCII."""
+    import charset_normalizer
+
+    lines = (line for line in sample.splitlines(keepends=True) if not line.isascii())
+    told = b"".join(islice(lines, 2000))[:_DETECTED_BYTES] or sample[:_DETECTED_BYTES]
+    matches = charset_normalizer.from_bytes(told, cp_isolation=list(_COMMON))
+    best = matches.best()
+    detail = "neither UTF-8 nor another encoding that is recognised; name it: --encoding NAME"
+    if best is None:
+        return Finding(reason="unknown_encoding", detail=detail)
+    encoding = best.encoding
+    for other in matches:  # of what is as likely, the most common one
+        as_likely = other.chaos <= best.chaos and other.coherence > best.coherence - 0.1
+        if as_likely and "cp1252" in (other.encoding, *other.could_be_from_charset):
+            encoding = "cp1252"
+    bad = decoded(sample, encoding).count(BAD_BYTE)
+    if bad > max(FEW_BAD, MOST_BAD * len(sample)):
+        return Finding(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
+    return Finding(encoding)
+
+
+BAD_BYTE = b"\xff"  # in UTF-8, what stands for bytes that do not fit their encoding: it is counted
+
+
+def _mark_bad(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\udcff", error.end
+
+
+codecs.register_error("data_prep.bad_byte", _mark_bad)
+
+
+def decoder(encoding: str) -> codecs.IncrementalDecoder:
+    """Of an encoding's bytes; what does not fit becomes a lone surrogate (see ``as_utf8``)."""
+    return codecs.getincrementaldecoder(encoding)("data_prep.bad_byte")
+
+
+def as_utf8(text: str) -> bytes:
+    """UTF-8 of decoded text, with BAD_BYTE for what did not fit."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decoded(data: bytes, encoding: str) -> bytes:
+    """Bytes of an encoding as UTF-8."""
+    return as_utf8(decoder(encoding).decode(data, final=True))

@@ -1,0 +1,88 @@
+"""Text files opened as UTF-8, whatever compression and encoding they are in."""
+
+from __future__ import annotations
+
+from data_prep.batch import Recorder
+from data_prep.sources.base import Part, SourceOptions
+from data_prep.sources.encodings import SAMPLE_BYTES, UTF8, Finding, as_utf8, decoder, look
+from data_prep.sources.streams import BrokenStreamError, compression_of, open_stream
+
+
+class TextStream:
+    """The text of a file as UTF-8, a ByteStream; ``finding`` says what the file is.
+
+    is_plain: its bytes are those of the file. is_empty: it holds none. trusted: it is UTF-8.
+    """
+
+    def __init__(self, path: str, declared: str, trusted: bool = False):
+        self._stream = open_stream(path)
+        self._error: BrokenStreamError | None = None
+        self._sample, ended = (b"", False) if trusted else self._read_sample()
+        self.is_empty = not self._sample and ended and not self._error
+        self.finding = Finding(UTF8) if trusted else look(self._sample, declared, ended)
+        encoding = self.finding.encoding
+        self._decoder = decoder(encoding) if encoding not in ("", UTF8) else None
+        self.is_plain = self._decoder is None and compression_of(path) is None
+
+    def _read_sample(self) -> tuple[bytes, bool]:
+        """(the first SAMPLE_BYTES, there are no more)."""
+        held: list[bytes] = []
+        size = 0
+        try:
+            while size < SAMPLE_BYTES:
+                data = self._stream.read(SAMPLE_BYTES - size)
+                if not data:
+                    return b"".join(held), True
+                held.append(data)
+                size += len(data)
+        except BrokenStreamError as error:
+            self._error = error  # raised where it is
+        return b"".join(held), False
+
+    def read(self, size: int, /) -> bytes:
+        """See ByteStream; decoded text may be more than ``size`` bytes."""
+        while True:
+            data = self._read(size)
+            if self._decoder is None:
+                return data
+            text = as_utf8(self._decoder.decode(data, final=not data))
+            if text or not data:
+                return text
+
+    def _read(self, size: int) -> bytes:
+        if self._sample:
+            data, self._sample = self._sample[:size], self._sample[size:]
+            return data
+        if self._error:
+            raise self._error
+        return self._stream.read(size)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def open_text(part: Part, options: SourceOptions, recorder: Recorder) -> TextStream | None:
+    """The file of a part, or None and a record when it is empty or no text.
+
+    What was put into a file of its own by this program is UTF-8.
+    """
+    stream = TextStream(part.path, options.encoding, trusted=bool(part.origin))
+    finding = stream.finding
+    if stream.is_empty:
+        recorder.drop("empty_file", part.path, 0)
+    elif finding.reason:
+        recorder.drop(finding.reason, part.path, 0, finding.detail)
+    else:
+        if finding.encoding != UTF8:
+            recorder.count(f"files_decoded/{finding.encoding}")
+        return stream
+    stream.close()
+    return None
+
+
+def is_plain_text(path: str, options: SourceOptions) -> bool:
+    """Whether a file is UTF-8 text as it stands, so that it may be cut by its bytes."""
+    stream = TextStream(path, options.encoding)
+    stream.close()
+    return stream.is_plain and not stream.finding.reason
