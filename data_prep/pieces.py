@@ -24,15 +24,20 @@ _RIGHT = ("word", "Xy", "s", "1", ".x", "'s", "日本", "_", "é", "\u0301", "م
 def _begins_word(data, i):
     """Whether every usual tokenizer starts a new word at ``data[i]``: " x", or a line's start.
 
-    A line that begins with white space of any kind is none, nor one with "/", which some patterns
-    take with the line end before it.
+    Not after or before more white space, of which patterns take more at an end of text; nor before
+    "/", which some take with the line end before it.
     """
     byte, before = data[i], data[i - 1]
     if byte == 32:
         small = data[i + 1] | 32
         return before > 32 and 97 <= small <= 122
-    if before != 10 or byte <= 32 or byte == 47:
+    if before != 10 or byte <= 32 or byte == 47 or data[i - 2] <= 32:
         return False
+    if data[i - 2] >= 0x80:  # white space, or a letter that its last bytes do not tell from it
+        lead, second = data[i - 4], data[i - 3]
+        space = lead == 0xE3 and second == 0x80 and data[i - 2] == 0x80
+        if space or second == 0xC2 or 0xE1 <= lead <= 0xE2:
+            return False
     return byte != 0xC2 and not 0xE1 <= byte <= 0xE3  # what other white space begins with
 
 
@@ -90,11 +95,12 @@ def cuts_are_safe(loaded: LoadedTokenizer) -> bool:
     splitter = loaded.reference().pre_tokenizer
     assert splitter is not None  # it would be of another kind
     places = [(left, " " + right) for left, right in product(_LEFT, _RIGHT[:3])]
-    places += [(left + "\n", right) for left, right in product((*_LEFT, "x ", "x \n"), _RIGHT)]
-    return all(
-        len(left) in {start for _, (start, _) in splitter.pre_tokenize_str(left + right)}
-        for left, right in places
-    )
+    places += [(left + "\n", right) for left, right in product(_LEFT[:-1], _RIGHT)]
+
+    def words(text: str) -> list[str]:
+        return [word for word, _ in splitter.pre_tokenize_str(text)]
+
+    return all(words(left) + words(right) == words(left + right) for left, right in places)
 
 
 def _ends_in_space(token: str) -> bool:
