@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+_ZERO = np.zeros(1, np.int64)
+
 
 @dataclass(frozen=True)
 class RawBatch:
@@ -32,16 +34,19 @@ class RawBatch:
         return self.files[number] if self.files else self.file, int(self.places[number])
 
     @classmethod
-    def join(
-        cls, documents: Iterable[bytes], file: str, places: Iterable[int], whole_files: bool = False
-    ) -> RawBatch:
+    def of_file(cls, data: bytes, file: str) -> RawBatch:
+        """A file as a document. A corpus may be millions of small ones."""
+        end = np.array([len(data)], np.int64)
+        return cls(np.frombuffer(data, np.uint8), _ZERO, end, file, _ZERO, whole_files=True)
+
+    @classmethod
+    def join(cls, documents: Iterable[bytes], file: str, places: Iterable[int]) -> RawBatch:
         """A batch of separate byte strings."""
         documents = list(documents)
         ends = np.cumsum([len(d) for d in documents], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
         data = np.frombuffer(b"".join(documents), np.uint8)
-        numbers = np.fromiter(places, np.int64)
-        return cls(data, starts, ends, file, numbers, whole_files=whole_files)
+        return cls(data, starts, ends, file, np.fromiter(places, np.int64))
 
 
 SMALL_BYTES = 1 << 16  # batches of less are put together

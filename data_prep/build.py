@@ -20,7 +20,7 @@ from typing import Any
 
 from data_prep.assemble import plan_shards, write_shard
 from data_prep.card import write_card
-from data_prep.deduplicate import find_duplicates
+from data_prep.deduplicate import REASON, Duplicates, find_duplicates, quarantined
 from data_prep.errors import (
     DataPrepError,
     InterruptedRunError,
@@ -110,9 +110,8 @@ def build(
         del engine  # tens of MiB; workers make their own
         try:
             records = _run_units(job, units, runner, options.show_progress)
-            shards, num_duplicates = _write_shards(
-                job, records, runner, dtype_for(loaded.vocab_size)
-            )
+            dropped = find_duplicates(job, records) if arguments.deduplicate else {}
+            shards = _write_shards(job, records, runner, loaded, dropped)
         finally:
             if options.runner is None:
                 runner.close()
@@ -124,10 +123,10 @@ def build(
             segmenter={"name": segmenter.name, "version": segmenter.version},
             source={"name": source.name, "summary": source.summary},
             arguments={**values, **_input_record(job)},
-            counters=_final_counters(records, num_duplicates),
+            counters=_final_counters(records, sum(map(len, dropped.values()))),
             max_sentence_tokens=arguments.max_sentence_tokens,
         )
-        _finish(job, output, loaded, manifest, records)
+        _finish(job, output, loaded, manifest, records, dropped)
     return open_dataset(output)
 
 
@@ -167,11 +166,11 @@ def _readable_errors(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        name = error.filename or output
         if is_full_disk(error):
             raise DataPrepError(
-                f"no space left for {output}; free some and run the same command again: it goes on"
+                f"no space left for {name}; free some and run the same command again: it goes on"
             ) from None
-        name = error.filename or output
         raise DataPrepError(f"{name}: {error.strerror or error}; nothing done is lost") from None
 
 
@@ -202,20 +201,23 @@ def _run_units(job: Job, units: Sequence[Unit], runner: Runner, show: bool) -> l
 
 
 def _write_shards(
-    job: Job, records: list[dict[str, Any]], runner: Runner, tokens_dtype: str
-) -> tuple[list[ShardRecord], int]:
-    """(shards, duplicates left out)."""
-    dropped = find_duplicates(job, records) if job.arguments.deduplicate else {}
+    job: Job,
+    records: list[dict[str, Any]],
+    runner: Runner,
+    loaded: LoadedTokenizer,
+    dropped: Duplicates,
+) -> list[ShardRecord]:
     tasks = plan_shards(job, records, dropped)
     if not tasks:
         reasons = ", ".join(f"{name} {count}" for name, count in _sum_counters(records).items())
         first = _first_quarantined(job)
         shutil.rmtree(job.work / "units")  # nothing in it is worth going on from
         raise SourceError(f"the input holds no document that can be used ({reasons}){first}")
-    shards = list(runner.run(write_shard, [(job, task, tokens_dtype) for task in tasks]))
+    dtype = dtype_for(loaded.vocab_size)
+    shards = list(runner.run(write_shard, [(job, task, dtype) for task in tasks]))
     if STOP.requested and len(shards) < len(tasks):
         raise InterruptedRunError("stopped while shards were written; run the same command again")
-    return shards, sum(len(documents) for documents in dropped.values())
+    return shards
 
 
 def _first_quarantined(job: Job) -> str:
@@ -240,7 +242,7 @@ def _final_counters(records: Sequence[dict[str, Any]], num_duplicates: int) -> d
     counters = _sum_counters(records)
     if num_duplicates:
         counters["documents"] -= num_duplicates
-        counters["dropped/duplicate_document"] = num_duplicates
+        counters[f"dropped/{REASON}"] = num_duplicates
     return dict(sorted(counters.items()))
 
 
@@ -250,6 +252,7 @@ def _finish(
     loaded: LoadedTokenizer,
     manifest: Manifest,
     records: Sequence[dict[str, Any]],
+    dropped: Duplicates,
 ) -> None:
     """Tokenizer, quarantine, then the manifest, last; then the work folder goes."""
     loaded.save(output / TOKENIZER_DIRECTORY)
@@ -258,6 +261,8 @@ def _finish(
             path = quarantine_file(job, record["key"])
             if path.exists():
                 file.write(path.read_bytes())
+            for entry in quarantined(job, record["key"], dropped):
+                file.write(json.dumps(entry, ensure_ascii=False).encode(errors="replace") + b"\n")
     os.replace(job.work / QUARANTINE, output / QUARANTINE)
     if (job.work / INPUT_RECORD).exists():
         os.replace(job.work / INPUT_RECORD, output / INPUT_RECORD)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from data_prep.job import Job
 from data_prep.manifest import SPLITS
-from data_prep.unit import DOCUMENT, unit_file
+from data_prep.unit import DOCUMENT, PLACE, PLACES, names_file, unit_file
 
 # documents looked at in one pass; a pass takes about 100 bytes a document
 PASS_DOCUMENTS = 2_000_000
+REASON = "duplicate_document"
+# for (unit, split), the sorted numbers of documents whose text came earlier in the corpus
+Duplicates = dict[tuple[str, str], np.ndarray]
 
 
 def find_duplicates(
     job: Job, records: Iterable[dict[str, Any]], pass_documents: int = PASS_DOCUMENTS
-) -> dict[tuple[str, str], np.ndarray]:
-    """For (unit, split), the sorted numbers of documents whose text came earlier in the corpus.
+) -> Duplicates:
+    """See ``Duplicates``.
 
     The hashes are cut into ranges, and each pass looks at one range; the tables are read again in
     every pass. Duplicates have one hash, so they are in one split and in one range.
     """
-    dropped: dict[tuple[str, str], np.ndarray] = {}
+    dropped: Duplicates = {}
     for split in SPLITS:
         units = [(r["key"], r["sizes"][split]["documents"]) for r in records if split in r["sizes"]]
         total = sum(count for _, count in units)
@@ -36,6 +40,22 @@ def find_duplicates(
         for unit, parts in found.items():
             dropped[unit, split] = np.sort(np.concatenate(parts))
     return dropped
+
+
+def quarantined(job: Job, key: str, dropped: Duplicates) -> Iterator[dict[str, str | int]]:
+    """The entries of quarantine.jsonl for a unit's duplicates."""
+    for split in SPLITS:
+        numbers = dropped.get((key, split))
+        if numbers is None:
+            continue
+        if not names_file(job, key).exists():  # work of an earlier version of this program
+            for number in numbers.tolist():
+                yield {"reason": REASON, "file": f"unit {key} of {split}", "offset": number}
+            continue
+        names = json.loads(names_file(job, key).read_text(encoding="utf-8"))
+        places = np.fromfile(unit_file(job, key, split, PLACES), PLACE)[numbers]
+        for file, place in places.tolist():
+            yield {"reason": REASON, "file": names[file], "offset": place}
 
 
 def _pass(

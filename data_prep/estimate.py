@@ -118,7 +118,7 @@ def estimate(
 
 def _kept(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts as files of the input, which are not removed when they are done."""
-    return tuple(replace(part, origin="") for part in parts)
+    return tuple(part._replace(origin="") for part in parts)
 
 
 def _sample(units: Sequence[Unit], total: int) -> list[Unit]:

@@ -129,8 +129,16 @@ def _read_job(record: Path) -> dict[str, Any]:
 def check_same(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:
     """Raises UsageError that names the first difference of what is there to what is asked for."""
     for name in sorted(set(found) | set(values)):
-        if found.get(name) != values.get(name):
+        if found.get(name) == values.get(name):
+            continue
+        if name == "input":  # of an earlier version, which has no record of the files
+            was, now = (str(v.get(name)).rpartition(", ")[0] for v in (found, values))
+            differ = f"{was}, not {now}" if was != now else f"{now}, but other paths or sizes"
             raise UsageError(
-                f"output {output} was built with {name.replace('_', '-')} {found.get(name)!r}, not"
-                f" {values.get(name)!r}; choose another --output, or remove it"
+                f"output {output} was built from other input: {differ}; choose another --output,"
+                " or remove it"
             )
+        raise UsageError(
+            f"output {output} was built with {name.replace('_', '-')} {found.get(name)!r}, not"
+            f" {values.get(name)!r}; choose another --output, or remove it"
+        )

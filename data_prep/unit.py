@@ -6,14 +6,11 @@ unit is done or is done again, and the result is the same.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +24,7 @@ from data_prep.decode import clean_documents
 from data_prep.encode import Encoder, TokenBatch
 from data_prep.errors import SourceError
 from data_prep.files import write_atomically
+from data_prep.heap import give_back_memory
 from data_prep.job import Job
 from data_prep.lock import hold_as_worker
 from data_prep.manifest import SPLITS
@@ -41,8 +39,9 @@ from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 
 # a document of a unit: the hash of its text and its size
 DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])
-_M_MMAP_THRESHOLD = -3  # malloc.h
 STREAMS = ("tokens", "sentences", "documents")
+# of a document that may turn out to repeat another: its file, by number in the unit, and place
+PLACES, PLACE = "places", np.dtype([("file", "<u4"), ("place", "<i8")])
 
 
 def unit_file(job: Job, key: str, split: str, stream: str) -> Path:
@@ -58,6 +57,11 @@ def done_file(job: Job, key: str) -> Path:
 def quarantine_file(job: Job, key: str) -> Path:
     """The records that a unit left out, a JSON object a line; absent when there are none."""
     return job.work / "units" / f"{key}.quarantine"
+
+
+def names_file(job: Job, key: str) -> Path:
+    """The names of the files that PLACES has by number, a JSON list; with --deduplicate only."""
+    return job.work / "units" / f"{key}.names"
 
 
 _LENT: dict[Job, tuple[LoadedTokenizer, Engine]] = {}
@@ -79,21 +83,8 @@ def _encoder(job: Job) -> Encoder:
         engine = get_engine(job.engine, loaded)
     segmenter = get_segmenter(job.arguments.segmenter)
     encoder = Encoder(loaded, engine, segmenter, job.arguments.max_sentence_tokens)
-    _give_back_memory()
+    give_back_memory()
     return encoder
-
-
-def _give_back_memory() -> None:
-    """What loading left behind in the C library's heap, and from now on large arrays when freed.
-
-    Each is some tens of MiB with GPT-2's vocabulary. A batch's own arrays stay in the heap: fresh
-    pages for each would cost a tenth of the time. C libraries other than glibc are left alone.
-    """
-    gc.collect()
-    with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        library.malloc_trim(0)
-        library.mallopt(_M_MMAP_THRESHOLD, 8 << 20)
 
 
 def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
@@ -165,12 +156,13 @@ def _run_batch(
     hashes = _hash_documents(data, ends)
     held_out = _is_held_out(hashes, job.arguments.validation_fraction)
     encoded = encoder.encode(data, ends)
+    places = writer.places_of(raw, np.flatnonzero(keep)) if job.arguments.deduplicate else None
     empty = np.ones(len(ends), np.bool_)
     for split, chosen in zip(SPLITS, (~held_out, held_out), strict=True):
         if chosen.any():
             tokens = encoder.layout(encoded, chosen)
             empty &= tokens.document_sentences == 0
-            writer.write(split, tokens, hashes)
+            writer.write(split, tokens, hashes, places)
             recorder.count("sentences_cut_too_long", tokens.num_cut)
             recorder.count("sentences_cut_inside_a_word", tokens.num_cut_words)
     for number in np.flatnonzero(keep)[empty].tolist():
@@ -245,12 +237,23 @@ class _UnitWriter:
         self._dtype = dtype.newbyteorder("<")
         self._files: dict[tuple[str, str], BinaryIO] = {}
         self._sizes: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self._names: dict[str, int] = {}
 
     def _temporary(self, split: str, stream: str) -> Path:
         path = unit_file(self._job, self._key, split, stream)
         return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
-    def write(self, split: str, batch: TokenBatch, hashes: np.ndarray) -> None:
+    def places_of(self, raw: RawBatch, numbers: np.ndarray) -> np.ndarray:
+        """(D,) PLACE of some documents."""
+        found = np.empty(len(numbers), PLACE)
+        for order, number in enumerate(numbers.tolist()):
+            name, place = raw.where(number)
+            found[order] = self._names.setdefault(name, len(self._names)), place
+        return found
+
+    def write(
+        self, split: str, batch: TokenBatch, hashes: np.ndarray, places: np.ndarray | None
+    ) -> None:
         """Append the chosen documents of a batch."""
         there = batch.document_sentences > 0
         documents = np.empty(int(there.sum()), DOCUMENT)
@@ -258,8 +261,14 @@ class _UnitWriter:
         documents["sentences"] = batch.document_sentences[there]
         documents["tokens"] = batch.document_tokens[there]
         lengths = batch.sentence_lengths.astype("<u4", copy=False)
-        values = (batch.tokens.astype(self._dtype, copy=False), lengths, documents)
-        for stream, array in zip(STREAMS, values, strict=True):
+        values = {
+            "tokens": batch.tokens.astype(self._dtype, copy=False),
+            "sentences": lengths,
+            "documents": documents,
+        }
+        if places is not None:
+            values[PLACES] = places[there]
+        for stream, array in values.items():
             key = (split, stream)
             if key not in self._files:
                 self._files[key] = open(self._temporary(*key), "wb")  # noqa: SIM115
@@ -274,6 +283,10 @@ class _UnitWriter:
             file.close()
             path = unit_file(self._job, self._key, split, stream)
             os.replace(self._temporary(split, stream), path)
+        if self._names:
+            write_atomically(
+                names_file(self._job, self._key), json.dumps(list(self._names)).encode()
+            )
         return {split: dict(sizes) for split, sizes in self._sizes.items() if sizes}
 
     def abort(self) -> None:

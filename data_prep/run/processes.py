@@ -53,9 +53,15 @@ class ProcessesRunner:
     def _executor(self) -> ProcessPoolExecutor:
         if self._pool is None:
             # spawn: no lock of a thread (Arrow, Rust) is copied in a locked state
-            self._pool = ProcessPoolExecutor(
-                self.width, get_context("spawn"), _start_worker, (os.getpid(),)
-            )
+            try:
+                self._pool = ProcessPoolExecutor(
+                    self.width, get_context("spawn"), _start_worker, (os.getpid(),)
+                )
+            except OSError as error:  # its locks are in shared memory, not on the output's disk
+                raise DataPrepError(
+                    f"worker processes cannot be started: {error.strerror or error} (their locks"
+                    " are in /dev/shm); free some of it or make it writable, or: --workers 1"
+                ) from None
         return self._pool
 
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:

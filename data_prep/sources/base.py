@@ -6,7 +6,7 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
@@ -48,8 +48,7 @@ class SourceOptions:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(NamedTuple):
     """A file of the input: its path as given and its size in bytes.
 
     modified_ns: time of the last change. ends: hash of its start and end (data_prep.input_record).
@@ -67,8 +66,7 @@ class InputFile:
 Fault = tuple[str, str, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A piece of the input that is read in one go.
 
     start, stop: bytes of the file, row groups, or members, as the source defines; stop None means

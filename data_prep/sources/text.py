@@ -27,6 +27,7 @@ from data_prep.sources.streams import (
 )
 
 SMALL_FILE = 1 << 16  # bytes; smaller files are read in one go, and looked at in batches
+_OTHER_HEADS = (*COMPRESSED_HEADS, *BINARY_HEADS)  # of files that are more than their bytes
 LONGEST_LINE = 4 << 20  # a longer one is not kept together where its file is damaged
 
 
@@ -71,8 +72,8 @@ def read_whole(part: Part, options: SourceOptions, recorder: Recorder) -> Iterat
     with open(part.path, "rb", buffering=0) as file:
         data = file.read(SMALL_FILE)
     is_small = 0 < len(data) < SMALL_FILE
-    if is_small and not data.startswith((*COMPRESSED_HEADS, *BINARY_HEADS)):
-        yield RawBatch.join([data], part.path, [0], whole_files=True)
+    if is_small and not data.startswith(_OTHER_HEADS):
+        yield RawBatch.of_file(data, part.path)
         return
     stream = open_text(part, options, recorder)
     if stream is None:

@@ -109,7 +109,7 @@ def test_a_build_of_an_earlier_version_says_what_is_not_known(prepare, begun, co
     (begun / NAME).unlink(missing_ok=True)
     code, _, error = prepare()
     assert code == 2
-    assert "was built with input '13 files" in error
+    assert "was built from other input: 13 files" in error
 
 
 def test_the_record_is_in_the_manifest_and_verified(prepare, run, tmp_path):
