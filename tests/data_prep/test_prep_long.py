@@ -28,6 +28,7 @@ def test_long_documents_are_cut(tmp_path, monkeypatch, read):
     assert recorder.counters == {"documents_cut_too_long": 2}
     # a whole file is cut while it is read
     monkeypatch.setattr(text, "CHUNK", 300)
+    monkeypatch.setattr(text, "SMALL_FILE", 100)
     (tmp_path / "x.txt").write_bytes(texts[1])
     documents, recorder = read("text", [tmp_path])
     assert "".join(documents).encode() == texts[1]
