@@ -48,7 +48,7 @@ test-slow: $(READY)
 test-lowest: $(READY)
 	mkdir -p .lowest
 	git ls-files -z | xargs -0 cp --parents --target-directory=.lowest
-	$(BIN)/uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --resolution lowest-direct \
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --upgrade --resolution lowest-direct \
 		$(EXTRAS:%=--extra %) pyproject.toml --output-file .lowest/requirements.lock
 	sed -i -E '/^(nvidia|cuda)-/d' .lowest/requirements.lock
 	$(MAKE) -C .lowest PYTHON=$(PYTHON) TORCH=$(TORCH) test

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = [
@@ -49,6 +51,18 @@ def test_the_lock_holds_what_the_project_asks_for(python):
     asked = PROJECT["dependencies"] + [one for name in in_lock.split() for one in extras[name]]
     for requirement in map(Requirement, asked):
         assert requirement.specifier.contains(versions[same_name(requirement.name)]), requirement
+
+
+@pytest.mark.skipif(ROOT.name != ".lowest", reason="for make test-lowest")
+def test_the_lowest_versions_are_those_that_are_promised():
+    """A bound that another package raises is a promise that nobody can have tried."""
+    extras = PROJECT["optional-dependencies"]
+    asked = PROJECT["dependencies"] + [
+        one for name in extras if name != "wandb" for one in extras[name]
+    ]
+    for requirement in map(Requirement, asked):
+        lowest = Version(re.split("[=>]=", str(requirement.specifier))[1]).release
+        assert Version(version(requirement.name)).release[: len(lowest)] == lowest, requirement
 
 
 def test_the_lock_leaves_cuda_to_torch():
