@@ -131,7 +131,7 @@ class Ranks:
 
     processes: list[subprocess.Popen[str]]
 
-    def finish(self, timeout_s: float = 180.0) -> list[tuple[int, str, str]]:
+    def finish(self, timeout_s: float = 600.0) -> list[tuple[int, str, str]]:
         """(exit code, stdout, stderr) of every rank, once all have ended."""
         deadline = time.monotonic() + timeout_s
         results = []
@@ -145,7 +145,7 @@ class Ranks:
         for rank in ranks or range(len(self.processes)):
             self.processes[rank].send_signal(number)
 
-    def wait_for(self, happened: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    def wait_for(self, happened: Callable[[], bool], timeout_s: float = 300.0) -> None:
         """Waits until something happened; fails when a rank ends before."""
         deadline = time.monotonic() + timeout_s
         while not happened():

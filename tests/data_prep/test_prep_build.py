@@ -146,7 +146,7 @@ def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files, how
     while len(list(units.glob("*.done"))) < 3 and time.monotonic() < limit:
         time.sleep(0.005)
     process.send_signal(how)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130, error
     assert not (output / "manifest.json").exists()
     assert "run the same command again" in error

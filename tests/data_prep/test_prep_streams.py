@@ -239,7 +239,7 @@ def test_killed_and_stopped_streams_go_on(tmp_path, bpe_path, workers, same_file
         while len(pieces_done(output)) < 4 * (number + 1) and time.monotonic() < limit:
             time.sleep(0.001)
         process.send_signal(how)
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=300)
         assert process.returncode in ((-9,) if how == signal.SIGKILL else (130,)), error
     done = subprocess.run(command(output, workers), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

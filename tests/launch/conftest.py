@@ -41,7 +41,7 @@ def signalled(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
                     assert process.poll() is None, process.communicate()
                     time.sleep(0.05)
                 process.send_signal(number)
-                out, err = process.communicate(timeout=90)
+                out, err = process.communicate(timeout=300)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)

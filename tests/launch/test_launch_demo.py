@@ -66,7 +66,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_data_made_before_a_kill_is_not_made_again(tmp_path):
     demo(tmp_path, kill_before=BUILD)
     tokenizer = files(tmp_path / "data" / "demo-text-txt-tokenizer")
-    assert len(tokenizer) == 3
+    assert "tokenizer_config.json" in tokenizer  # it is written last
     demo(tmp_path, kill_before=HALF)
     data = files(tmp_path / "data")
     printed = demo(tmp_path, kill_before=HALF)

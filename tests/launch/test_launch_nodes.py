@@ -55,7 +55,7 @@ def test_two_nodes_with_a_hostfile_and_no_ssh(clean_environment, toy_config, tmp
             )
         )
     try:
-        outputs = [launcher.communicate(timeout=240)[0] for launcher in launchers]
+        outputs = [launcher.communicate(timeout=600)[0] for launcher in launchers]
     finally:
         for launcher in launchers:
             if launcher.poll() is None:
@@ -75,7 +75,7 @@ def test_mpirun_starts_ranks(clean_environment, toy_config, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -116,7 +116,7 @@ def test_the_slurm_job_is_not_requeued_for_a_mistake(slurm, toy_config):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 2

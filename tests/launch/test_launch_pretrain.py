@@ -32,7 +32,7 @@ def run(environ, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=600,
             check=False,
         )
 

@@ -49,7 +49,7 @@ def config(tmp_path, toy_run):
 def play(tmp_path):
     """play(file, episodes) -> what became of each; see worker_runs.py."""
 
-    def start(file: Path, *episodes: dict[str, Any], timeout_s: float = 180) -> list[dict]:
+    def start(file: Path, *episodes: dict[str, Any], timeout_s: float = 600) -> list[dict]:
         plain = {"config": str(file), "ranks": 2, "overrides": []}
         script = tmp_path / "episodes.json"
         script.write_text(json.dumps([{**plain, **episode} for episode in episodes]))
@@ -81,7 +81,7 @@ def check_kills(config, play, tmp_path, kills: int, num_steps: int, overrides: l
         {"overrides": overrides, "kill": ranks, "kill_after_s": chance.uniform(0.0, 0.4)}
         for ranks in victims
     ]
-    first, *seen, last = play(file, whole, *killed, {"overrides": overrides}, timeout_s=600)
+    first, *seen, last = play(file, whole, *killed, {"overrides": overrides})
     assert first["codes"] == last["codes"] == [0, 0], first["err"] + last["err"]
     for ranks, episode in zip(victims, seen, strict=True):
         for rank in (0, 1):

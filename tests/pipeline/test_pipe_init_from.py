@@ -54,7 +54,7 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -105,7 +105,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(toy_config, tmp_path, clean_
         env=clean_environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 3, done.stderr

@@ -146,7 +146,7 @@ def test_a_run_whose_reader_has_gone_trains_to_its_end(
         assert process.stdout is not None
         assert process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=180) == 0
+        assert process.wait(timeout=600) == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")][-1] == 8
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text() == "step-000000008\n"
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.dist
 def results():
     """mode -> ((exit code, stderr) of rank 0, (exit code, stderr) of rank 1, seconds)."""
     done = subprocess.run(
-        [sys.executable, str(WORKER)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, str(WORKER)], capture_output=True, text=True, timeout=600, check=True
     )
     found = json.loads(done.stdout)
     return {

@@ -37,7 +37,7 @@ def test_text_streams_and_an_interruption_is_one_line(tmp_path, make_export, sta
         assert first.startswith(b"The man")
         assert process.poll() is None  # most is still to come
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, b"generate: interrupted\n")
     assert len(out) < 20_000
 
@@ -50,5 +50,5 @@ def test_a_reader_that_has_seen_enough_is_no_failure(exported, tmp_path, start, 
     os.close(read)
     with start(command, "--model", exported, *given, stdout=write) as process:
         os.close(write)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, b"")
