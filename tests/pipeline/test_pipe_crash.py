@@ -49,7 +49,7 @@ def config(tmp_path, toy_run):
 def play(tmp_path):
     """play(file, episodes) -> what became of each; see worker_runs.py."""
 
-    def start(file: Path, *episodes: dict[str, Any], timeout_s: float = 600) -> list[dict]:
+    def start(file: Path, *episodes: dict[str, Any]) -> list[dict]:
         plain = {"config": str(file), "ranks": 2, "overrides": []}
         script = tmp_path / "episodes.json"
         script.write_text(json.dumps([{**plain, **episode} for episode in episodes]))
@@ -58,7 +58,7 @@ def play(tmp_path):
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]
