@@ -29,8 +29,8 @@ pass_on() {
   done
   if [ -n "$ranks" ]; then kill -s "$1" $ranks 2> /dev/null; else kill -TERM -- "-$DEEPSPEED" 2> /dev/null; fi
 }
-INTERRUPTED=
-trap 'pass_on TERM' TERM
+INTERRUPTED= TERMINATED=
+trap 'TERMINATED=1; pass_on TERM' TERM
 trap 'pass_on HUP' HUP # the terminal closed: the ranks save and go on
 trap 'pass_on USR1' USR1
 trap 'INTERRUPTED=1; pass_on INT' INT
@@ -48,6 +48,9 @@ CODE=$?
 if [ -n "$INTERRUPTED" ] && [ "$CODE" -gt 130 ]; then
   echo "$(basename "$SELF" .sh): interrupted" >&2
   CODE=130
+elif [ -n "$TERMINATED" ] && { [ "$CODE" = 143 ] || [ "$CODE" = 241 ]; }; then # -15 in a byte
+  echo "$(basename "$SELF" .sh): stopped by SIGTERM before the ranks had begun; nothing was changed" >&2
+  CODE=143
 elif [ "$CODE" -gt 130 ]; then
   echo "$(basename "$SELF" .sh): a rank was killed (deepspeed ended with $CODE); start again to resume" >&2
 fi

@@ -10,12 +10,13 @@ from pipeline.checkpoint_files import (
     check_no_checkpoints,
     list_checkpoints,
     list_refused,
+    named_folder,
     newest_whole,
     step_name,
     verify,
     whole_checkpoint,
 )
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, ConfigError
 from pipeline.lines import RECORD, Line, digest_of, place_of, read_line
 from pipeline.run_folder import CHECKPOINTS
 from pipeline.state import TrainerState
@@ -60,6 +61,10 @@ def find_start(run_dir: Path, resume: str) -> StartPoint:
         everything = [*list_checkpoints(folder), *list_refused(folder)]
         names = tuple(path.name for path in everything)
         return StartPoint(line=Line(NONE, None, None, 0, False, None, moving=names))
+    if not named_folder(resume).exists():
+        raise ConfigError(
+            f"checkpoint.resume {resume}: no such folder; give a checkpoint or a run, or auto"
+        )
     checkpoint, state = whole_checkpoint(Path(resume))
     return _begin(run_dir, asked, checkpoint, state)
 

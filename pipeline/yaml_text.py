@@ -79,9 +79,18 @@ def parse(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, *_MISTAGGED) as error:
-        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"not valid YAML: {_what_is_wrong(error)}") from None
     except RecursionError:
         raise ConfigError(f"not valid YAML: nested deeper than {sys.getrecursionlimit()}") from None
+
+
+def _what_is_wrong(error: Exception) -> str:
+    """In one line, without PyYAML's excerpt of the text."""
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or mark is None:
+        return " ".join(str(error).split())
+    context = f"{error.context}: " if error.context else ""
+    return f"{context}{error.problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def read(path: Path, what: str = "config file") -> Any:

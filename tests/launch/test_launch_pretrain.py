@@ -156,7 +156,16 @@ def test_bash_starts_deepspeed_and_passes_signals_on(
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
 
 
-def test_ctrl_c_before_there_are_ranks_is_one_line(toy_config, tmp_path, environ):
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "stopped by SIGTERM before the ranks had begun; nothing was changed"),
+    ],
+)
+def test_a_stop_before_there_are_ranks_is_one_line(
+    toy_config, tmp_path, environ, number, code, line
+):
     """A deepspeed that starts no rank; Ctrl-C goes to the whole process group of the terminal."""
     stand_in = tmp_path / "bin" / "deepspeed"
     stand_in.parent.mkdir()
@@ -170,9 +179,9 @@ def test_ctrl_c_before_there_are_ranks_is_one_line(toy_config, tmp_path, environ
         while not (tmp_path / "started").exists():
             assert process.poll() is None
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (130, "", "pretrain: interrupted\n")
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (code, "", f"pretrain: {line}\n")
 
 
 @pytest.mark.dist

@@ -143,7 +143,7 @@ def test_nothing_whole_is_an_error_and_nothing_at_all_is_not(folder, state):
     assert newest_whole(folder.parent / "absent") is None
     final = write(folder, state, 1)
     truncate(final)
-    with pytest.raises(CheckpointError, match=r"none of the 1 .*checkpoint.resume=none"):
+    with pytest.raises(CheckpointError, match=r"the only checkpoint .*resume=none"):
         newest_whole(folder)
     set_aside(final)
     with pytest.raises(CheckpointError, match=r"all refused .*checkpoint.resume=none"):

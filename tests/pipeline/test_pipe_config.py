@@ -159,7 +159,10 @@ def test_stage_0_with_bf16_is_refused(run_file, decay):
         (b"", "is empty; it must hold"),
         (b"# nothing\n", "is empty; it must hold"),
         (b"- a\n- b\n", "holds no `field: value` lines"),
-        (b"a: [1,\nb: 2\n", "not valid YAML"),
+        (
+            b"a: [1\nb: 2\n",
+            "while parsing a flow sequence: expected ',' or ']', but got ':' (line 2, column 2)",
+        ),
         (b"seed: 1\nseed: 2\n", "key 'seed' is given twice (line 2)"),
         (b"\xff\xfe\x00", "not UTF-8 text"),
         (b"run_dir: x\n", "model is missing"),

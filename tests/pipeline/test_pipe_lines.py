@@ -14,7 +14,7 @@ from run_files import log, monitor, scalars, steps_of
 from pipeline import lines
 from pipeline.checkpoint_files import list_checkpoints, newest_whole, publish, step_name, verify
 from pipeline.config import load_config
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, ConfigError
 from pipeline.lines import Line, begin_line, complete_line, read_line
 from pipeline.metrics_file import read_metrics
 from pipeline.start_point import find_start
@@ -336,3 +336,9 @@ def test_a_real_run_is_rewound_and_ends_as_before(toy_config, start_ranks, run_d
     state = json.loads((run_dir / "checkpoints" / step_name(6) / "state.json").read_text())
     assert state["next_loss"] == json.loads(weights_of)["next_loss"]
     assert steps(run_dir / "abandoned-001") == [6]
+
+
+def test_a_mistyped_place_to_resume_from_is_a_wrong_configuration(tmp_path):
+    """Not damaged data, for which a queue would call somebody."""
+    with pytest.raises(ConfigError, match=r"checkpoint\.resume .*nowhere: no such folder"):
+        find_start(tmp_path / "run", str(tmp_path / "nowhere"))
