@@ -186,7 +186,7 @@ def newest_whole(folder: Path) -> Newest | None:
         reason = refused[0][1]
         count = len(refused) + len(earlier)
         if count == 1:
-            raise CheckpointError(f"the only checkpoint there is is not whole: {reason}; {anew}")
+            raise CheckpointError(f"the only checkpoint is not whole: {reason}; {anew}")
         raise CheckpointError(
             f"none of the {count} checkpoints in {folder} is whole (the newest: {reason}); {anew}"
         )

@@ -69,7 +69,7 @@ class RangeStream:
     def __init__(self, file: BinaryIO, start: int, stop: int | None):
         file.seek(start)
         self._file = file
-        self._left = stop - start if stop is not None else None
+        self._stop, self._left = stop, None if stop is None else stop - start
 
     def read(self, size: int, /) -> bytes:
         """See ByteStream."""
@@ -77,6 +77,9 @@ class RangeStream:
             size = min(size, self._left)
         data = self._file.read(size)
         if self._left is not None:
+            if self._left and size and not data:
+                detail = f"cut short while it was read, {self._left} bytes before byte {self._stop}"
+                raise BrokenStreamError("truncated_file", detail)
             self._left -= len(data)
         return data
 

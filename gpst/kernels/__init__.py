@@ -57,12 +57,12 @@ def wish() -> str:
     Raises:
         ConfigError: it is none of the choices.
     """
-    wish = os.environ.get("GPST_KERNELS", "auto")
-    if wish not in CHOICES:
+    choice = os.environ.get("GPST_KERNELS", "auto")
+    if choice not in CHOICES:
         raise ConfigError(
-            f"GPST_KERNELS={wish!r}: must be one of {', '.join(CHOICES)}; or unset it"
+            f"GPST_KERNELS={choice!r}: must be one of {', '.join(CHOICES)}; or unset it"
         )
-    return wish
+    return choice
 
 
 def _choice(x: torch.Tensor) -> str:
