@@ -117,7 +117,7 @@ def test_resume_never_refuses_a_run_with_checkpoints(pretrain, tmp_path):
 
 
 def test_a_checkpoint_that_is_not_there_is_one_line(pretrain):
-    refused(pretrain("checkpoint.resume=no/such/run"), 3, "no/such/run")
+    refused(pretrain("checkpoint.resume=no/such/run"), 2, "no/such/run")
 
 
 def test_another_model_than_the_checkpoints_is_one_line(pretrain, toy_config, tmp_path):
