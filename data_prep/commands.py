@@ -126,8 +126,8 @@ def _report(dataset: Dataset) -> None:
     print(f"{dataset.path}: {manifest.fingerprint[:16]}, engine {manifest.tokenizer.engine}")
     for split, count in manifest.num_documents.items():
         print(
-            f"  {split}: {count:,} documents, {manifest.num_sentences[split]:,} sentences,"
-            f" {manifest.num_tokens[split]:,} tokens"
+            f"  {split}: {count:,} documents, {manifest.num_sentences[split]:,} sentences"
+            f" (the marks at documents' ends among them), {manifest.num_tokens[split]:,} tokens"
         )
     for reason, count in manifest.counters.items():
         print(f"  {reason}: {count:,}")

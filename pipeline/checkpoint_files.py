@@ -233,6 +233,11 @@ def named_folder(path: str | Path) -> Path:
     path = Path(path)
     if path.name in (LATEST, BEST) and path.is_file():
         return path.with_name(path.read_text().strip())
+    if (path.parent.name, path.name) == (CHECKPOINTS, BEST) and not path.exists():
+        raise CheckpointError(
+            f"{path}: no best checkpoint is kept (checkpoint.best_metric); give "
+            f"{path.with_name(LATEST)} for the newest"
+        )
     return path
 
 
@@ -244,7 +249,12 @@ def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
     """
     path = named_folder(path)
     if (path / MANIFEST).exists():
-        return path, verify(path)
+        try:
+            return path, verify(path)
+        except UnreadableError:
+            raise
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}: give a whole one, or the run for its newest") from None
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     found = newest_whole(folder)
     if found is None:

@@ -202,6 +202,7 @@ def _inspect(options: Namespace) -> None:
     """One `name: value` line for each thing a user asks about a checkpoint or an exported model."""
     from gpst.config import config_to_dict
     from pipeline.checkpoint_files import named_folder, whole_checkpoint
+    from pipeline.sizes import counted
     from pipeline.tasks.loading import find_model
 
     path = named_folder(options.path)
@@ -211,7 +212,7 @@ def _inspect(options: Namespace) -> None:
         print(f"checkpoint: {checkpoint} (whole)")
         print(f"step: {state.step} of {state.config['train']['num_steps']}")
         print(f"tokens: {state.tokens:,}")
-        print(f"written by: {state.world_size} ranks, ZeRO stage {engine['zero_stage']}")
+        print(f"written by: {counted(state.world_size, 'rank')}, ZeRO stage {engine['zero_stage']}")
         path, model = checkpoint, state.config["model"]
         from pipeline.checkpoint import weights_in
 

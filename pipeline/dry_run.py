@@ -27,7 +27,7 @@ from pipeline.preflight import check_run
 from pipeline.resolve import BatchPlan, batch_plan, resolve_model
 from pipeline.run_folder import CHECKPOINTS
 from pipeline.schedule import num_warmup_steps
-from pipeline.sizes import GIB, MIB, in_words
+from pipeline.sizes import GIB, MIB, counted, in_words
 
 ASSUMED_VOCAB_SIZE = 30_522
 """Where there is neither a dataset nor model.vocab_size: data_prep's default."""
@@ -86,9 +86,9 @@ class DryRun:
         tokens = plan.global_batch * self.config.data.context_tokens
         who = "the rank goes" if plan.world_size == 1 else f"each of {plan.world_size} ranks goes"
         return (
-            f"{who} forward and backward {plan.accumulation} times on {plan.micro_batch} contexts "
-            f"of at most {self.config.data.context_tokens} tokens, then the weights are updated "
-            f"once: at most {tokens:,} tokens a step"
+            f"{who} forward and backward {counted(plan.accumulation, 'time')} on "
+            f"{plan.micro_batch} contexts of at most {self.config.data.context_tokens} tokens, "
+            f"then the weights are updated once: at most {tokens:,} tokens a step"
         )
 
     def _steps(self) -> str:
@@ -111,7 +111,8 @@ class DryRun:
     def _memory_here(self, size: ModelSize) -> list[str]:
         ranks = self.batches.world_size
         device = device_here(ranks)
-        title = f"{_ranks(ranks)} here, {device.name} with {in_words(device.num_bytes)} each"
+        each = f"{device.name} with {in_words(device.num_bytes)} each"
+        title = f"{counted(ranks, 'rank')} here, {each}"
         return self._memory(size, self.batches, device, title)
 
     def _memory_reference(self, size: ModelSize) -> list[str]:
@@ -142,6 +143,7 @@ class DryRun:
             f"memory on {title} ({batches.describe()}), {unit} a rank:",
             f"        {header}",
             *rows,
+            *_bucket_words(own),
             self._verdict(size, batches, device, own),
         ]
 
@@ -190,8 +192,13 @@ def _row(memory: RankMemory, device: Device, unit_bytes: int) -> str:
     return "  " + "".join(f"{cell:>12.2f}" for cell in cells)[1:] + over
 
 
-def _ranks(number: int) -> str:
-    return "1 rank" if number == 1 else f"{number} ranks"
+def _bucket_words(memory: RankMemory) -> list[str]:
+    if not memory.buckets:
+        return []
+    return [
+        f"buckets: {in_words(memory.buckets)} that DeepSpeed sends gradients in, whatever the "
+        "model's size; engine.deepspeed={zero_optimization: {reduce_bucket_size: N}} for N numbers"
+    ]
 
 
 def check_dry_run(config: RunConfig, world_size: int) -> DryRun:

@@ -9,6 +9,7 @@ from gpst.config import config_from_dict as model_from_dict
 from gpst.config import config_to_dict as model_to_dict
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.sizes import counted
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class BatchPlan:
         """The arithmetic in words."""
         return (
             f"{self.global_batch} contexts a step = {self.micro_batch} a micro-batch x "
-            f"{self.accumulation} accumulated x {self.world_size} ranks"
+            f"{self.accumulation} accumulated x {counted(self.world_size, 'rank')}"
         )
 
 
@@ -45,7 +46,8 @@ def batch_plan(config: RunConfig, world_size: int) -> BatchPlan:
         return BatchPlan(total, micro, accumulation, world_size)
     problem = (
         f"train.global_batch_contexts {total} is not a multiple of "
-        f"train.micro_batch_contexts_per_rank {micro} x {world_size} ranks = {micro * world_size}"
+        f"train.micro_batch_contexts_per_rank {micro} x {counted(world_size, 'rank')} = "
+        f"{micro * world_size}"
     )
     if total % world_size:
         lower = total - total % world_size

@@ -1,4 +1,4 @@
-"""Numbers of bytes in words."""
+"""Numbers of bytes and of things in words."""
 
 MIB, GIB = 1 << 20, 1 << 30
 _UNITS = ("KiB", "MiB", "GiB")
@@ -19,3 +19,8 @@ def in_words(num_bytes: float) -> str:
     digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
     number = f"{size:.{digits}f}"
     return f"{number.rstrip('0').rstrip('.') if digits else number} {_UNITS[unit]}"
+
+
+def counted(number: int, thing: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

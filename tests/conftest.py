@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from rank_server import Fork, RankServer
 
 if not torch.cuda.is_available():
     # Triton's kernels run in its interpreter; it has to know before it is imported.
@@ -129,7 +129,7 @@ def clean_environment() -> dict[str, str]:
 class Ranks:
     """Processes of a script, started as its ranks."""
 
-    processes: list[subprocess.Popen[str]]
+    processes: list[Fork]
 
     def finish(self, timeout_s: float = 600.0) -> list[tuple[int, str, str]]:
         """(exit code, stdout, stderr) of every rank, once all have ended."""
@@ -155,12 +155,26 @@ class Ranks:
             time.sleep(0.02)
 
 
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[RankServer]:
+    """Forks of one process, for all tests of a worker."""
+    server = RankServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def start_ranks(clean_environment: dict[str, str]) -> Iterator[Callable[..., Ranks]]:
+def start_ranks(
+    clean_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., Ranks]]:
     """start_ranks(2, script, *arguments) -> Ranks; what is left is killed afterwards."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Fork] = []
+    files = tmp_path_factory.mktemp("ranks")
 
     def start(size: int, script: Path, *arguments: object) -> Ranks:
+        server = request.getfixturevalue("rank_server")
         port = _free_port()
         ranks = []
         for rank in range(size):
@@ -171,20 +185,12 @@ def start_ranks(clean_environment: dict[str, str]) -> Iterator[Callable[..., Ran
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
             }
-            ranks.append(
-                subprocess.Popen(
-                    [sys.executable, "-u", str(script), *map(str, arguments)],
-                    env=environ,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            name = files / str(len(started) + rank)
+            ranks.append(server.start(script, [*map(str, arguments)], environ, name))
         started.extend(ranks)
         return Ranks(ranks)
 
     yield start
-    for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+    for fork in started:
+        fork.send_signal(signal.SIGKILL)
+        fork.communicate()

@@ -29,7 +29,9 @@ TEXTS = st.lists(
 def test_tokens_are_those_of_the_whole_text(bpe_path, engine, documents, limit):
     """Sentences joined are the document's tokens; they decode to its text; none is too long."""
     loaded = load_tokenizer(bpe_path)
-    encoder = Encoder(loaded, get_engine(engine, loaded), get_segmenter("fast"), limit)
+    if engine not in _engines:  # it is checked when it is made: seconds
+        _engines[engine] = get_engine(engine, loaded)
+    encoder = Encoder(loaded, _engines[engine], get_segmenter("fast"), limit)
     tokens = _lay_out(encoder, documents)
     reference = loaded.reference()
     start = 0
@@ -42,6 +44,9 @@ def test_tokens_are_those_of_the_whole_text(bpe_path, engine, documents, limit):
     assert tokens.sentence_lengths.min() >= 1
     assert tokens.sentence_lengths.sum() == len(tokens.tokens)
     assert tokens.document_sentences.sum() == len(tokens.sentence_lengths)
+
+
+_engines: dict = {}
 
 
 def _lay_out(encoder, documents):

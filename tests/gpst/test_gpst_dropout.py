@@ -31,6 +31,7 @@ from gpst.model import GPST
 
 RATE = 0.2
 PAIRS, TOLERANCE = 150, 0.03
+INTERPRETED_PAIRS = 40  # the interpreter of GPU kernels takes its time
 SIZES = CompositionConfig(
     dim=24, num_heads=6, ffn_dim=32, num_layers=2, num_decomposition_layers=2, score_dim=8,
     dropout=RATE,
@@ -137,12 +138,13 @@ def test_zeros_of_the_passes_over_the_chart(kernels, training: bool, kind, monke
         monkeypatch.setattr(pieces, name, function)
     model = make(kind).train(training)
     tables = torch.randn(2, 50, SIZES.dim)
-    first, second = torch.randint(0, 50, (2, PAIRS))
-    side = torch.randint(0, 2, (PAIRS,)) if kind is Decomposition else None
+    number = INTERPRETED_PAIRS if kernels == "triton" else PAIRS
+    first, second = torch.randint(0, 50, (2, number))
+    side = torch.randint(0, 2, (number,)) if kind is Decomposition else None
     given = Pairs(tables[0], first, tables[1], second, side, as_siblings(second, side, 50))
     scores = passage_of(model, given).forward(given)[1]
     expected = expected_shares(RATE if training else 0.0)
-    assert counted.shares == pytest.approx(expected, abs=TOLERANCE)
+    assert counted.shares == pytest.approx(expected, abs=TOLERANCE * (PAIRS / number) ** 0.5)
     assert [place for place, share in counted.shares.items() if share == 0] == [
         place for place in counted.shares if expected[place] == 0
     ]

@@ -212,7 +212,7 @@ def test_python_starts_one_rank(run, environ, toy_config):
     del environ["LOCAL_SIZE"]
     done = run(*dry)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "x 1 ranks" in done.stdout
+    assert "x 1 rank)" in done.stdout
 
 
 def test_dry_run_plans_for_8_a100_without_data(run, environ):

@@ -28,9 +28,9 @@ FRESH = {
     "3": Case(3, 2, (NOTHING_STAYS,)),
     "3-all": Case(3, 2, (NOTHING_STAYS, RECOMPUTE, OFFLOAD)),
     "3-gpt2": Case(3, 2, (NOTHING_STAYS, GPT2)),
-    "1-alone": Case(1, 1),
 }
 SLOW_FRESH = {
+    "1-alone": Case(1, 1),
     "3-small": Case(3),  # small weights stay whole
     "3-alone": Case(3, 1, (NOTHING_STAYS,)),
     "3-recompute": Case(3, 2, (NOTHING_STAYS, RECOMPUTE)),
@@ -69,7 +69,6 @@ RESUMED = dict(
         ("3", 3),
         ("0", 2, 1),
         ("3", 0, 1),
-        ("1-alone", 3),
         ("bf16-3", 1, 1),
     ]
 )

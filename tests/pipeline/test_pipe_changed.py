@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from episodes import play
 
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.preflight import check_run
 from pipeline.state import changed_settings, check_same_run, first_state
-
-PRETRAIN = Path(__file__).parents[2] / "launch" / "pretrain.sh"
 
 
 @pytest.fixture
@@ -53,24 +52,26 @@ def test_fewer_steps_than_were_taken_are_refused(resolved):
 
 
 @pytest.mark.dist
-def test_a_resumed_run_says_what_has_changed(start_ranks, toy_config):
-    def pretrain(*overrides: str) -> tuple[int, str, str]:
-        return start_ranks(1, PRETRAIN, "--config", toy_config, *overrides).finish()[0]
-
-    code, out, err = pretrain("train.num_steps=4")
-    assert (code, out.splitlines()[0]) == (0, "done: 4 steps"), err
-    assert "changed since" not in err
-    code, out, err = pretrain("train.num_steps=3")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "train.num_steps: 3 here, but checkpoint" in err
-    code, out, err = pretrain("train.num_steps=4", "train.stop_at_step=2")
-    assert (code, out.splitlines()[0]) == (0, "done: 4 steps"), err
-    code, out, err = pretrain("train.num_steps=5", "train.stop_at_step=2")
-    assert code == 0
-    assert out.startswith("nothing to do: step 4 of 5 is taken, and train.stop_at_step 2 is no")
-    code, out, err = pretrain("train.num_steps=5", "optim.learning_rate=0.005")
-    assert (code, out.splitlines()[0]) == (0, "done: 5 steps"), err
-    [line] = [line for line in err.splitlines() if "changed since" in line]
+def test_a_resumed_run_says_what_has_changed(toy_config, tmp_path):
+    starts = [
+        ["train.num_steps=4"],
+        ["train.num_steps=3"],
+        ["train.num_steps=4", "train.stop_at_step=2"],
+        ["train.num_steps=5", "train.stop_at_step=2"],
+        ["train.num_steps=5", "optim.learning_rate=0.005"],
+    ]
+    seen = play(tmp_path, toy_config, [{"overrides": overrides} for overrides in starts])
+    codes, outs, errs = ([one[key][0] for one in seen] for key in ("codes", "out", "err"))
+    assert codes == [0, 2, 0, 0, 0], errs
+    assert outs[0].splitlines()[0] == "done: 4 steps"
+    assert "changed since" not in errs[0]
+    assert (outs[1], errs[1].count("\n")) == ("", 1)
+    assert "train.num_steps: 3 here, but checkpoint" in errs[1]
+    assert outs[2].splitlines()[0] == "done: 4 steps"
+    nothing = "nothing to do: step 4 of 5 is taken, and train.stop_at_step 2 is no"
+    assert outs[3].startswith(nothing)
+    assert outs[4].splitlines()[0] == "done: 5 steps"
+    [line] = [line for line in errs[4].splitlines() if "changed since" in line]
     assert line.endswith(
         "step-000000004: train.num_steps 4 -> 5; optim.learning_rate 0.01 -> 0.005"
     )

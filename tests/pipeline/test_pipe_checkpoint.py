@@ -137,6 +137,8 @@ def test_damage_is_found_and_the_one_before_taken(folder, state, damage, words):
     assert path == second
     assert words in reason
     assert str(second) in reason
+    with pytest.raises(CheckpointError, match=r"give (a run|a whole one)"):
+        whole_checkpoint(second)
 
 
 def test_nothing_whole_is_an_error_and_nothing_at_all_is_not(folder, state):

@@ -7,11 +7,11 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import episodes
 import pytest
 import torch
 import yaml
@@ -23,7 +23,6 @@ from pipeline.metrics_file import read_metrics
 from pipeline.preflight import check_run
 from pipeline.saved_state import MOMENTS, SavedState
 
-WORKER = Path(__file__).with_name("worker_runs.py")
 NUM_STEPS = 26
 """More than two turns through the toy dataset."""
 pytestmark = pytest.mark.dist
@@ -47,24 +46,9 @@ def config(tmp_path, toy_run):
 
 @pytest.fixture
 def play(tmp_path):
-    """play(file, episodes) -> what became of each; see worker_runs.py."""
+    """play(file, *episodes) -> what became of each; see worker_runs.py."""
 
-    def start(file: Path, *episodes: dict[str, Any]) -> list[dict]:
-        plain = {"config": str(file), "ranks": 2, "overrides": []}
-        script = tmp_path / "episodes.json"
-        script.write_text(json.dumps([{**plain, **episode} for episode in episodes]))
-        done = subprocess.run(
-            [sys.executable, str(WORKER), str(script)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout)
-
-    return start
+    return lambda file, *told: episodes.play(tmp_path, file, list(told), ranks=2)
 
 
 def last_state(run_dir: Path) -> dict[tuple[str, str], torch.Tensor]:

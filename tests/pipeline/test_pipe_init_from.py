@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from episodes import play
 
 from gpst.hf.files import export
 from gpst.model import build_model
@@ -22,8 +19,6 @@ from pipeline.errors import CheckpointError, ConfigError
 from pipeline.next_batch import NextBatch
 from pipeline.preflight import check_run
 from pipeline.saved_state import SavedState
-
-WORKER = Path(__file__).with_name("worker_runs.py")
 
 
 def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
@@ -46,19 +41,7 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
         {"overrides": [*other, "model.composition.dim=32"]},
         {"overrides": ["engine.precision=bf16"]},
     ]
-    plain = {"config": str(toy_config), "ranks": 1}
-    script = tmp_path / "episodes.json"
-    script.write_text(json.dumps([{**plain, **episode} for episode in episodes]))
-    done = subprocess.run(
-        [sys.executable, str(WORKER), str(script)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout)
+    seen = play(tmp_path, toy_config, episodes)
     assert [episode["codes"] for episode in seen] == [[0, 0], [0], [0], [2], [2]], seen
     # bf16 has the fp32 weights as its masters only as far as bf16 reaches.
     given, begun = load_model_weights(first)[1], list_checkpoints(second / "checkpoints")[0]

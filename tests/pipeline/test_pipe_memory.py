@@ -243,6 +243,13 @@ def test_with_the_data_the_real_sentences_count(config, toy_config):
     assert check_run(config, 2).describe() == text
 
 
+@pytest.mark.parametrize("stage", [0, 2])
+def test_the_buffers_for_gradients_are_explained(config, stage):
+    config = replace(config, engine=replace(config.engine, zero_stage=stage))
+    said = "reduce_bucket_size" in check_dry_run(config, 2).describe()
+    assert said == (stage > 0)
+
+
 def test_other_mistakes_are_errors_in_a_dry_run_too(toy_config):
     with pytest.raises(ConfigError, match="hidden_dim"):
         check_dry_run(load_config(toy_config, ["data.path=nowhere", "model.hidden_dim=31"]), 1)

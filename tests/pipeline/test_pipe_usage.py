@@ -58,7 +58,7 @@ def refused(result, code, *names):
         (["train.num_stepz=3"], ["train.num_stepz", "train.num_steps"]),
         (["train.num_steps=many"], ["train.num_steps", "many"]),
         (["data.path=no/such/dataset"], ["no/such/dataset", "data_prep build"]),
-        (["train.global_batch_contexts=9"], ["9", "micro_batch_contexts_per_rank 2", "1 ranks"]),
+        (["train.global_batch_contexts=9"], ["9", "micro_batch_contexts_per_rank 2", "1 rank "]),
         (["model.vocab_size=65"], ["model.vocab_size 65", "64"]),
         (["model.hidden_dim=31"], ["hidden_dim", "31"]),
         (["engine.zero_stage=0", "engine.precision=bf16"], ["engine.zero_stage", "bf16"]),
@@ -144,7 +144,7 @@ def test_full_disk_is_said_before_training(pretrain, monkeypatch, tmp_path):
 def test_dry_run_prints_the_plan_and_trains_nothing(pretrain, tmp_path):
     code, out, err = pretrain("--dry-run", "engine.zero_stage=2")
     assert (code, err) == (0, "")
-    assert "8 contexts a step = 2 a micro-batch x 4 accumulated x 1 ranks" in out
+    assert "8 contexts a step = 2 a micro-batch x 4 accumulated x 1 rank" in out
     assert "ZeRO 2, fp32" in out
     assert not (tmp_path / "run").exists()
 

@@ -14,16 +14,9 @@ import socket
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-os.environ["DS_ACCELERATOR"] = "cpu"
+sys.path.insert(0, str(Path(__file__).parents[1] / "oracles"))
 
-import deepspeed  # noqa: F401
-import torch
-
-from gpst.model import build_model
-from pipeline.config import load_config
-from pipeline.preflight import check_run
+from loaded import warm_up  # before torch  # isort: skip
 from pipeline.stop import end_process
 from pipeline.tasks import pretrain
 
@@ -56,9 +49,7 @@ def busy() -> int:
 
 
 def main(config: str, run_dir: Path, times: int, num_busy: int) -> None:
-    plan = check_run(load_config(config), 1)
-    with torch.no_grad():  # loads what a rank needs, compiled kernels included
-        build_model(plan.config.model_config)(plan.source.batch([0]))
+    warm_up(config)
     others = [busy() for _ in range(num_busy)]
     codes = []
     try:

@@ -18,15 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-os.environ["DS_ACCELERATOR"] = "cpu"
+sys.path.insert(0, str(Path(__file__).parents[1] / "oracles"))
 
-import deepspeed  # noqa: F401
+from loaded import warm_up  # before torch  # isort: skip
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from gpst.model import build_model
 from pipeline import engine
 from pipeline.checkpoint import Checkpoints
 from pipeline.config import load_config
@@ -124,13 +121,6 @@ def start_rank(rank: int, size: int, port: int, body) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def warm_up(config: str) -> None:
-    """Loads what a rank needs before the forks, compiled kernels included."""
-    plan = check_run(load_config(config), 1)
-    with torch.no_grad():
-        build_model(plan.config.model_config)(plan.source.batch([0]))
 
 
 def main(output: Path, cases: list[dict[str, Any]]) -> int:

@@ -20,19 +20,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-os.environ["DS_ACCELERATOR"] = "cpu"
+sys.path.insert(0, str(Path(__file__).parents[1] / "oracles"))
 
-import deepspeed  # noqa: F401
+from loaded import warm_up  # before torch  # isort: skip
 import numpy as np
 import torch
 
-from gpst.model import build_model
 from pipeline import loop
 from pipeline.config import load_config
 from pipeline.engine import Engine
-from pipeline.preflight import check_run
 from pipeline.tasks import pretrain
 
 FIRST_STEP_S = 90.0
@@ -142,9 +138,7 @@ def run(episode: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def main(episodes: list[dict[str, Any]]) -> None:
-    plan = check_run(load_config(episodes[0]["config"]), 1)
-    with torch.no_grad():  # loads what a rank needs, compiled kernels included
-        build_model(plan.config.model_config)(plan.source.batch([0]))
+    warm_up(episodes[0]["config"])
     found = []
     for episode in episodes:
         with tempfile.TemporaryDirectory() as folder:

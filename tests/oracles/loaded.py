@@ -1,0 +1,26 @@
+"""What a rank loads, loaded before the forks: the imports of one start are 8 s of the processor."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+import deepspeed  # noqa: F401
+import torch
+import torch._dynamo  # the first optimizer of a process imports it
+import torch.utils.tensorboard
+
+from gpst.model import build_model
+from pipeline.config import load_config
+from pipeline.preflight import check_run
+from pipeline.tasks import pretrain  # noqa: F401
+
+
+def warm_up(config: str) -> None:
+    """Makes a forward pass of a run's model: its kernels are compiled or read from their cache."""
+    plan = check_run(load_config(config), 1)
+    with torch.no_grad():
+        build_model(plan.config.model_config)(plan.source.batch([0]))
