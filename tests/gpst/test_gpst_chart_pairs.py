@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from gpst.chart import pairs
 from gpst.chart.inside import inside
-from gpst.chart.outside import outside
+from gpst.chart.outside import outside, segment_softmax
 from gpst.chart.pairs import Incoming, PairPass, Pairs
 from gpst.chart.plan import build_plan
 from gpst.composition import Composition, Decomposition, PairModel
@@ -136,3 +138,10 @@ def test_half_precision_stays_near_and_scores_are_fp32() -> None:
     torch.testing.assert_close(
         half.heights[plan.roots], exact.heights[plan.roots], rtol=0.05, atol=0.2
     )
+
+
+def test_weights_of_high_and_low_scores_are_finite() -> None:
+    scores = torch.tensor([500.0, 499.0, -500.0, -501.0, 3.0])
+    weights = segment_softmax(scores, torch.tensor([0, 0, 1, 1, 2]), 3)
+    one, other = 1 / (1 + math.exp(-1)), 1 / (1 + math.e)
+    torch.testing.assert_close(weights, torch.tensor([one, other, one, other, 1.0]))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpst.chart.plan import ChartPlan, build_plan
+from gpst.model import plan_sizes
 
 WORKED_SCORES = [0.1, 0.7, 0.9, 0.5, 0.2]
 WORKED = {
@@ -154,5 +155,21 @@ def test_long_sentences_stay_linear(schedule, shape):
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="3 scores for sentences of 4 tokens"):
         build_plan(np.zeros(3), np.array([4]))
+    with pytest.raises(ValueError, match="3 scores for sentences of 3 tokens"):
+        build_plan(np.zeros(3), np.array([3, 0]))
     with pytest.raises(ValueError, match="schedule 'best'"):
         build_plan(np.zeros(4), np.array([4]), schedule="best")
+
+
+@pytest.mark.parametrize(
+    ("scores", "sizes"),
+    [
+        # (0 (1 (2 3))), a token, (5 6): three levels; the first has (2 3) and (5 6).
+        ([3.0, 2.0, 1.0], {"cells": 11, "edges": 4, "edges_over_tokens": 2, "levels": 3}),
+        # ((0 1) (2 3)), a token, (5 6).
+        ([1.0, 3.0, 2.0], {"cells": 11, "edges": 4, "edges_over_tokens": 3, "levels": 2}),
+    ],
+)
+def test_the_sizes_of_a_chart(scores, sizes):
+    plan = build_plan(np.array([*scores, 0, 0, 5, 0]), np.array([4, 1, 2]), window=1)
+    assert plan_sizes(plan) == sizes
