@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.files import write_atomically
+from data_prep.packages import PackageError, import_package
 from pipeline.errors import ConfigError
 from pipeline.run_folder import WANDB_ID
 
@@ -19,16 +20,14 @@ def import_wandb() -> Any:
     """The wandb module.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed, or a folder of its name (W&B makes one) is all there is.
     """
     try:
-        import wandb  # type: ignore[import-not-found]
-    except ImportError:
+        return import_package("wandb", "init")
+    except PackageError as error:
         raise ConfigError(
-            "monitor.wandb: the package wandb is not installed: pip install wandb, or leave "
-            "monitor.wandb out"
+            f"monitor.wandb: the package wandb {error}; or leave monitor.wandb out"
         ) from None
-    return wandb
 
 
 class WandbRun:

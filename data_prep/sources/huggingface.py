@@ -12,6 +12,7 @@ from typing import Any
 
 from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
+from data_prep.packages import PackageError, import_package
 from data_prep.sources.base import MIB, InputFile, Part, SourceOptions
 from data_prep.sources.jsonl import encode_text
 from data_prep.sources.ranges import in_batches
@@ -59,9 +60,9 @@ def _texts(
 def _open(name: str, options: SourceOptions) -> Any:
     """The dataset as a stream of rows."""
     try:
-        import datasets
-    except ImportError:
-        raise UsageError("source hf needs the package datasets: pip install datasets") from None
+        datasets: Any = import_package("datasets", "load_dataset")
+    except PackageError as error:
+        raise UsageError(f"source hf needs the package datasets, which {error}") from None
     datasets.disable_progress_bars()
     try:
         if any(os.path.exists(os.path.join(name, f)) for f in ("state.json", "dataset_dict.json")):

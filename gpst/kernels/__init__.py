@@ -77,7 +77,8 @@ def _choice(x: torch.Tensor) -> str:
 
 @functools.cache
 def _decide(wish: str, device: torch.device, fits_numba: bool, few_threads: bool) -> str:
-    present = importlib.util.find_spec("triton") is not None
+    found = importlib.util.find_spec("triton")
+    present = found is not None and found.origin is not None  # a folder of that name has none
     if wish == "triton" and not present:
         raise ConfigError("GPST_KERNELS=triton: the package triton is not installed")
     on_gpu = wish == "auto" and device.type == "cuda" and present

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pyarrow
 import pyarrow.parquet
 
+from data_prep.packages import PackageError, import_package
 from pipeline.errors import ConfigError, DataError
 
 T = TypeVar("T")
@@ -105,8 +106,10 @@ def load_by_name(
         ConfigError: it cannot be loaded.
         DataError: it has not the columns.
     """
-    import datasets
-
+    try:
+        datasets: Any = import_package("datasets", "load_dataset")
+    except PackageError as error:
+        raise ConfigError(f"{path} needs the package datasets, which {error}") from None
     name = path.removeprefix(BY_NAME)
     try:
         rows = datasets.load_dataset(name, subset, split=split)

@@ -122,3 +122,17 @@ def test_a_missing_package_is_said_before_training(toy_config, monkeypatch):
     config = load_config(toy_config, ["monitor.wandb=trees"])
     with pytest.raises(ConfigError, match=r"monitor\.wandb: .*pip install wandb"):
         check_run(config, 1)
+
+
+def test_the_folder_that_wandb_leaves_is_not_the_package(monkeypatch, tmp_path, toy_config):
+    """Python imports a folder without __init__.py where no package of its name is installed."""
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    (tmp_path / "wandb").mkdir()
+    config = load_config(toy_config, ["monitor.wandb=trees"])
+    with pytest.raises(ConfigError) as caught:
+        check_run(config, 1)
+    assert str(caught.value) == (
+        f"monitor.wandb: the package wandb is not installed ({tmp_path}/wandb is a folder of that "
+        "name): pip install wandb; or leave monitor.wandb out"
+    )
