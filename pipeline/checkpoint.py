@@ -28,6 +28,7 @@ from pipeline.checkpoint_files import (
     whole_checkpoint,
 )
 from pipeline.config import CheckpointConfig
+from pipeline.data import tokens_differ
 from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.lines import begin_line, complete_line, settle_best
@@ -234,22 +235,32 @@ def weights_in(checkpoint: Path) -> dict[str, Tensor]:
     return {name.removeprefix(_PREFIX): value for name, value in weights}
 
 
-def load_init_weights(model: nn.Module, source: str) -> None:
+def load_init_weights(model: nn.Module, source: str, tokenizer: Path | None = None) -> None:
     """Gives a model the weights of `checkpoint.init_from`.
 
     Args:
         source: folder of a checkpoint, a run or an exported model.
+        tokenizer: folder of the tokenizer whose tokens the model is going to see.
 
     Raises:
-        ConfigError: its model is another one. CheckpointError: it cannot be read.
+        ConfigError: its model or tokenizer is another one. CheckpointError: it cannot be read.
     """
+    folder = named_folder(source)
     try:
-        if (named_folder(source) / "config.json").is_file():
-            weights = open_model(source).weights()
+        if (folder / "config.json").is_file():
+            own_tokenizer, weights = folder, open_model(folder).weights()
         else:
-            weights = load_model_weights(source)[1]
+            config, weights = load_model_weights(source)
+            data = config["data"]
+            own_tokenizer = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
     except ModelFolderError as error:
         raise CheckpointError(f"checkpoint.init_from: {error}") from None
+    if tokenizer is not None and tokens_differ(own_tokenizer, tokenizer):
+        raise ConfigError(
+            f"checkpoint.init_from: {source} has another tokenizer ({own_tokenizer}) than the data "
+            f"({tokenizer}), so that its weights would be those of other tokens; build the data "
+            "with its tokenizer, or leave checkpoint.init_from out"
+        )
     own = {name: value.shape for name, value in model.state_dict().items()}
     given = {name: value.shape for name, value in weights.items()}
     if own != given:

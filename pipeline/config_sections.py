@@ -5,6 +5,7 @@ say the unit. A *step* is an optimizer step, a *context* a packed row of whole s
 """
 
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -221,6 +222,18 @@ class CheckpointConfig:
         require(self.keep_last >= 1, "checkpoint.keep_last", self.keep_last, ">= 1")
         require(bool(self.resume), "checkpoint.resume", self.resume, "auto | never | none | a path")
         require(self.init_from != "", "checkpoint.init_from", self.init_from, "a path, or null")
+        every, keep = self.every_steps, self.keep_every_steps
+        if every is not None and keep is not None and keep % every and every % keep:
+            raise ConfigError(
+                f"checkpoint.keep_every_steps: {keep} is no multiple of checkpoint.every_steps "
+                f"{every}, so that only each {lcm(keep, every)}th step's would be kept; give a "
+                "multiple, or null"
+            )
+
+    @property
+    def best_by(self) -> str:
+        """What makes a checkpoint the best: "lowest eval/perplexity/token"."""
+        return f"{self.best_is} {self.best_metric}"
 
 
 @dataclass(frozen=True)

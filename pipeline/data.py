@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from tokenizers import Tokenizer
 
 from data_prep.shard import Dataset, Shard, open_dataset
 from gpst.batch import BatchCounts, ContextBatch
@@ -150,6 +151,23 @@ def _check_same_tokenizer(datasets: Sequence[Dataset]) -> None:
                 f"({other.manifest.tokenizer.name}, {first.manifest.tokenizer.name}); build both "
                 "with one tokenizer"
             )
+
+
+def tokens_differ(one: Path, other: Path) -> bool:
+    """Whether the tokenizers in two folders have other tokens; False where either is not there.
+
+    Raises:
+        DataError: one of them cannot be read.
+    """
+    vocabularies = []
+    for file in (one / "tokenizer.json", other / "tokenizer.json"):
+        if not file.is_file():
+            return False
+        try:
+            vocabularies.append(Tokenizer.from_file(str(file)).get_vocab())
+        except Exception as error:  # tokenizers raises plain Exception on a broken file
+            raise DataError(f"{file}: {error}; copy it again") from None
+    return vocabularies[0] != vocabularies[1]
 
 
 def _check_vocabulary(dataset: Dataset, shard: Shard, ids: NDArray[np.int64], start: int) -> None:

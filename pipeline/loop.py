@@ -228,13 +228,13 @@ class Trainer:
                 f"checkpoint.best_metric: {config.best_metric!r} is not measured here; known are "
                 f"{', '.join(sorted(values))}"
             )
-        value = values[config.best_metric]
+        value, best = values[config.best_metric], self.state.best.get("value")
         sign = 1.0 if config.best_is == "lowest" else -1.0
-        best = self.state.best.get("value")
         # NaN is never better, and anything is better than it.
         if not (best is None or best != best or sign * value < sign * best):
             return False
-        self.state = replace(self.state, best={"value": value, "step": self.state.step})
+        new = {"value": value, "step": self.state.step, "by": config.best_by}
+        self.state = replace(self.state, best=new)
         return True
 
     def _sample(self) -> None:

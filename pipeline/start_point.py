@@ -16,6 +16,7 @@ from pipeline.checkpoint_files import (
     verify,
     whole_checkpoint,
 )
+from pipeline.config import CheckpointConfig
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.lines import RECORD, Line, digest_of, place_of, read_line
 from pipeline.run_folder import CHECKPOINTS
@@ -166,6 +167,24 @@ def _with_best(folder: Path, state: TrainerState) -> tuple[TrainerState, tuple[s
         return state, ()
     said = f"the best checkpoint before step {state.step} ({step_name(step)}) is gone: the next "
     return replace(state, best={}), (said + "evaluation is the best so far",)
+
+
+def forget_other_best(start: StartPoint, config: CheckpointConfig) -> StartPoint:
+    """Forgets a best value of another metric than now: the two cannot be compared."""
+    state = start.state
+    if state is None or not state.best or config.best_metric is None:
+        return start
+    saved = state.config["checkpoint"]
+    before = state.best.get("by", f"{saved['best_is']} {saved['best_metric']}")
+    if before == config.best_by:
+        return start
+    name = step_name(int(state.best["step"]))
+    said = (
+        f"the best checkpoint so far ({name}) has the {before}, and wanted is now the "
+        f"{config.best_by}: the next evaluation is the best so far"
+    )
+    line = start.line and replace(start.line, best_step=None)
+    return replace(start, state=replace(state, best={}), line=line, says=(*start.says, said))
 
 
 def _best_step(state: TrainerState) -> int | None:

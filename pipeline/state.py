@@ -35,8 +35,9 @@ class TrainerState:
     """Those of them that came last, without an applied one after."""
     spikes: dict[str, float]
     """The loss-spike guard's moving average (pipeline/spike.py); empty when it is off."""
-    best: dict[str, float]
-    """"value" of checkpoint.best_metric and its "step"; empty before the first evaluation."""
+    best: dict[str, Any]
+    """"value" of checkpoint.best_metric, its "step", and "by" (CheckpointConfig.best_by); empty
+    before the first evaluation."""
     config: dict[str, Any]
     """The run's resolved configuration."""
     dataset_fingerprint: str
@@ -166,7 +167,7 @@ def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, whe
 
 def changed_settings(saved: TrainerState, config: RunConfig, world_size: int) -> list[str]:
     """ "field old -> new" for each setting that a run goes on with otherwise than it was saved."""
-    old, new = _flat(saved.config), _flat(config_to_dict(config))
+    old, new = flat(saved.config), flat(config_to_dict(config))
     old["number of ranks"], new["number of ranks"] = saved.world_size, world_size
     names = [name for name in {**old, **new} if name not in _OF_ONE_START]
     return [
@@ -176,19 +177,30 @@ def changed_settings(saved: TrainerState, config: RunConfig, world_size: int) ->
     ]
 
 
-_OF_ONE_START = ("checkpoint.resume",)
+def unused_weights(saved: TrainerState, config: RunConfig, where: Path) -> str | None:
+    """A line where `checkpoint.init_from` is new to a run that goes on from a checkpoint."""
+    given = config.checkpoint.init_from
+    if given in (None, _at(saved.config, "checkpoint.init_from")):
+        return None
+    return (
+        f"checkpoint.init_from {given} is not used: the run goes on from {where}; to begin with "
+        "those weights, give another run_dir, or checkpoint.resume=none"
+    )
+
+
+_OF_ONE_START = ("checkpoint.resume", "checkpoint.init_from")
 """What says how this start of the run came about, and not how it trains."""
 
 
-def _flat(tree: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Dotted field -> value, with lists for tuples, as JSON has them."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{owner}{name}.")
+            found |= flat(value, f"{owner}{name}.")
         else:
-            flat[owner + name] = list(value) if isinstance(value, tuple) else value
-    return flat
+            found[owner + name] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 def _weights_alone(name: str, where: Path) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 
 from data_prep.files import write_atomically
 from gpst.model import build_model
+from pipeline.agreement import check_ranks_agree
 from pipeline.checkpoint import Checkpoints, load_init_weights
 from pipeline.config import RunConfig, config_to_dict, config_to_yaml
 from pipeline.engine import Engine, create_engine
@@ -18,12 +19,14 @@ from pipeline.monitor import Monitor
 from pipeline.next_batch import NextBatch
 from pipeline.peak import peak_of
 from pipeline.preflight import Plan
+from pipeline.start_point import forget_other_best
 from pipeline.state import (
     TrainerState,
     changed_settings,
     check_same_run,
     first_state,
     resumed_state,
+    unused_weights,
 )
 from pipeline.talk import say
 from pipeline.world import World
@@ -88,19 +91,24 @@ def start(
     """
     config, fingerprint = plan.config, plan.source.fingerprint
     state = first_state(config, fingerprint, world.size)
-    found = checkpoints.find()
+    check_ranks_agree(world, config, fingerprint)
+    found = forget_other_best(checkpoints.find(), config.checkpoint)
     torch.manual_seed(config.seed)
     model = build(config)
     model.checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
     if found.checkpoint is None or found.state is None:
         if config.checkpoint.init_from is not None:
-            load_init_weights(model, config.checkpoint.init_from)
+            tokenizer = plan.source.datasets[0].tokenizer_path
+            load_init_weights(model, config.checkpoint.init_from, tokenizer)
         engine = create_engine(model, config, plan.batches, world)
     else:
         check_same_run(found.state, config, fingerprint, found.checkpoint)
         changed = changed_settings(found.state, config, world.size)
         if changed and world.is_main:
             say(f"changed since {found.checkpoint}: {'; '.join(changed)}")
+        unused = unused_weights(found.state, config, found.checkpoint)
+        if unused is not None and world.is_main:
+            say(unused)
         engine = create_engine(model, config, plan.batches, world)
         checkpoints.load(engine, found.checkpoint, found.state)
         state = resumed_state(found.state, state)

@@ -146,6 +146,29 @@ def test_refusals_name_the_field_the_value_and_what_is_allowed(run_file, overrid
     assert caught.value.exit_code == 2
 
 
+def test_checkpoints_to_keep_are_among_those_that_are_written(run_file):
+    def load(every: str, keep: str):
+        return load_config(
+            run_file, [f"checkpoint.every_steps={every}", f"checkpoint.keep_every_steps={keep}"]
+        )
+
+    for every, keep in (
+        ("3", "6"),
+        ("3", "3"),
+        ("6", "3"),
+        ("3", "1"),
+        ("null", "5"),
+        ("3", "null"),
+    ):
+        load(every, keep)
+    with pytest.raises(ConfigError) as caught:
+        load("300", "1000")
+    assert str(caught.value) == (
+        "checkpoint.keep_every_steps: 1000 is no multiple of checkpoint.every_steps 300, so that "
+        "only each 3000th step's would be kept; give a multiple, or null"
+    )
+
+
 @pytest.mark.parametrize("decay", ["linear", "cosine"])
 def test_stage_0_with_bf16_is_refused(run_file, decay):
     overrides = ["engine.precision=bf16", "engine.zero_stage=0", f"optim.decay={decay}"]

@@ -66,7 +66,11 @@ def test_guard_prefetch_and_best_checkpoint_are_exact_under_resume(pretrain, tmp
     assert kept == {best_step, STEPS}  # the newest, and the best one that is older
     assert (folder / "best").read_text() == f"step-{best_step:09d}\n"
     checkpoint, state = whole_checkpoint(folder / "best")
-    assert state.best == {"step": best_step, "value": perplexity[best_step]}
+    assert state.best == {
+        "step": best_step,
+        "value": perplexity[best_step],
+        "by": "lowest eval/perplexity/token",
+    }
     assert verify(checkpoint).spikes["count"] >= 1
 
     events = EventAccumulator(str(whole / "tensorboard" / "steps")).Reload()

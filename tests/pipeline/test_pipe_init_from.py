@@ -15,7 +15,7 @@ from gpst.model import build_model
 from pipeline.checkpoint import load_init_weights, load_model_weights
 from pipeline.checkpoint_files import list_checkpoints, whole_checkpoint
 from pipeline.config import load_config
-from pipeline.errors import CheckpointError, ConfigError
+from pipeline.errors import CheckpointError, ConfigError, DataError
 from pipeline.next_batch import NextBatch
 from pipeline.preflight import check_run
 from pipeline.saved_state import SavedState
@@ -61,6 +61,29 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
     model = build_model(config.model_config)
     load_init_weights(model, str(tmp_path / "exported"))
     assert same(model.state_dict(), given)
+
+
+def test_weights_of_other_tokens_are_refused(toy_config, tmp_path):
+    """Two tokenizers of one size: every tensor fits, and the model is nonsense."""
+    config = check_run(load_config(toy_config), 1).config
+    model, source = build_model(config.model_config), str(tmp_path / "exported")
+    own = Path(str(config.data.path)) / "tokenizer"
+    export(source, config.model_config, model.state_dict(), own, 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    definition = json.loads((own / "tokenizer.json").read_text())
+    words = list(definition["model"]["vocab"])
+    definition["model"]["vocab"] = {word: n for n, word in enumerate([words[0], *words[:0:-1]])}
+    (other / "tokenizer.json").write_text(json.dumps(definition))
+    load_init_weights(model, source, own)
+    with pytest.raises(ConfigError) as caught:
+        load_init_weights(model, source, other)
+    assert str(caught.value).startswith(f"checkpoint.init_from: {source} has another tokenizer (")
+    assert f"than the data ({other})" in str(caught.value)
+    load_init_weights(model, source, tmp_path)  # no tokenizer there: nothing to compare
+    (other / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match=rf"{other}/tokenizer.json: .*; copy it again"):
+        load_init_weights(model, source, other)
 
 
 def test_nothing_to_start_from(tmp_path):
