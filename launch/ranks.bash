@@ -7,7 +7,9 @@ PYTHON="$(command -v python || command -v python3)"
 
 # A rank of torchrun, mpirun or srun, or a question that needs no ranks. A lone task of srun is none:
 # it may be a shell that somebody types in (srun --pty bash), and the ranks are started in it.
-if [ -n "${RANK-}${OMPI_COMM_WORLD_RANK-}" ] || [ "${PMI_SIZE:-1}" != 1 ] ||
+# RANK without LOCAL_RANK is a platform's (Kubeflow), which counts machines.
+if { [ -n "${RANK-}" ] && [ -n "${LOCAL_RANK-}" ]; } ||
+  [ -n "${OMPI_COMM_WORLD_RANK-}" ] || [ "${PMI_SIZE:-1}" != 1 ] ||
   { [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ] && [ -z "${SLURM_PTY_PORT-}" ]; }; then
   exec "$PYTHON" -u "$SELF" "$@"
 fi
@@ -15,6 +17,7 @@ for argument in "$@"; do
   case "$argument" in -h | --help | --print-config) exec "$PYTHON" -u "$SELF" "$@" ;; esac
 done
 # A mistake in the configuration is told at once, before deepspeed takes its seconds.
+export DEEPSPEED_ARGS="${DEEPSPEED_ARGS-}"
 "$PYTHON" -u "$SELF" --print-config "$@" > /dev/null || exit
 
 children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
@@ -35,9 +38,11 @@ trap 'pass_on HUP' HUP # the terminal closed: the ranks save and go on
 trap 'pass_on USR1' USR1
 trap 'INTERRUPTED=1; pass_on INT' INT
 
-# Ranks say themselves what was wrong; deepspeed would say the code and all arguments after it.
+# Ranks say themselves what was wrong; deepspeed would say the code and all arguments after it. It reads
+# MASTER_ADDR and MASTER_PORT as options only.
 set -m
-deepspeed --log_level critical ${DEEPSPEED_ARGS-} "$SELF" "$@" &
+deepspeed --log_level critical ${MASTER_ADDR:+--master_addr "$MASTER_ADDR"} \
+  ${MASTER_PORT:+--master_port "$MASTER_PORT"} $DEEPSPEED_ARGS "$SELF" "$@" &
 DEEPSPEED=$!
 set +m
 while kill -0 "$DEEPSPEED" 2> /dev/null; do

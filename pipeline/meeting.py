@@ -43,8 +43,8 @@ class Meeting:
             where = f"{placement.address}:{placement.port}"
             raise ConfigError(
                 f"rank {placement.rank} of {placement.size} cannot meet the others at {where}: "
-                f"{str(error).splitlines()[0]} (a port that is taken: set MASTER_PORT, or "
-                "deepspeed --master_port)"
+                f"{str(error).splitlines()[0]} (a port that is taken: give another one, with "
+                "deepspeed --master_port N, else with MASTER_PORT=N)"
             ) from None
         return cls(placement, store, program)
 

@@ -55,6 +55,11 @@ def find_placement(environ: Mapping[str, str]) -> Placement:
     return Placement(0, 1, 0, 1, LOCAL_HOST, DEFAULT_PORT, "no launcher")
 
 
+def is_rank_of_launcher(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun or deepspeed started this process: a platform sets RANK alone."""
+    return "RANK" in environ and "LOCAL_RANK" in environ
+
+
 def check_local_size(placement: Placement, environ: Mapping[str, str]) -> None:
     """Raises ConfigError where LOCAL_SIZE asks for ranks that nobody has started."""
     wanted = environment.local_size(environ) or 1
@@ -68,6 +73,7 @@ def check_local_size(placement: Placement, environ: Mapping[str, str]) -> None:
 def _from_torch(environ: Mapping[str, str]) -> Placement | None:
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return None
+    environment.check_counts_ranks(environ)
     rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     local_rank = _number(environ, "LOCAL_RANK", 0 if size == 1 else None)
     # torchrun calls it LOCAL_WORLD_SIZE, the DeepSpeed launcher LOCAL_SIZE.

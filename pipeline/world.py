@@ -157,6 +157,7 @@ def _device(placement: Placement) -> torch.device:
 def _open_world(meeting: Meeting) -> Iterator[World]:
     placement = meeting.placement
     device = _device(placement)
+    environment.check_interfaces(os.environ, device.type)
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=distributed.PrefixStore("group", meeting.store),

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from pipeline import environment
 from pipeline.command_line import Parser
 from pipeline.errors import EXIT_INTERRUPTED, ConfigError, PipelineError, report
-from pipeline.ranks import Placement, check_local_size, find_placement
+from pipeline.ranks import (
+    Placement,
+    check_local_size,
+    find_placement,
+    is_rank_of_launcher,
+)
 from pipeline.talk import be_quiet, outliving_the_terminal
 
 if TYPE_CHECKING:
@@ -99,7 +104,7 @@ class TrainingCommand(Generic[C, P]):
             if arguments.help or arguments.print_config:
                 # Answered without starting anything; a launcher's ranks leave it to the first.
                 text = self._parser().format_help() if arguments.help else self._config(arguments)
-                if "RANK" not in os.environ and not arguments.help:
+                if not is_rank_of_launcher(os.environ) and not arguments.help:
                     environment.check_launcher(os.environ)  # ranks.bash asks before it starts
                 if os.environ.get("RANK", "0") == "0":
                     print(text, end="", flush=True)

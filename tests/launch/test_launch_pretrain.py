@@ -98,6 +98,33 @@ def test_bash_starts_deepspeed_in_a_shell_of_slurm(run, environ, toy_config, tmp
     assert done.stdout == "deepspeed, LOCAL_SIZE 2\n"
 
 
+@pytest.fixture
+def stand_in(environ, tmp_path):
+    """The PATH of a deepspeed that only says how it was started."""
+    program = tmp_path / "bin" / "deepspeed"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}{os.pathsep}{environ['PATH']}"}
+
+
+def test_address_and_port_reach_deepspeed_which_reads_no_variables(run, stand_in, toy_config):
+    where = {"MASTER_PORT": "29517", "MASTER_ADDR": "10.0.0.1", "DEEPSPEED_ARGS": "--no_ssh"}
+    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in, **where)
+    options = "--master_addr 10.0.0.1 --master_port 29517 --no_ssh"
+    assert done.stdout.startswith(f"--log_level critical {options} {PRETRAIN} --config"), done
+
+
+def test_bash_starts_all_ranks_of_a_lone_pod_and_none_of_several(run, stand_in, toy_config):
+    """Kubeflow and its like set RANK and WORLD_SIZE, which count pods."""
+    pod = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "23456"}
+    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in, **pod)
+    assert done.stdout.startswith("--log_level critical "), done
+    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in, **pod | {"WORLD_SIZE": "2"})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    assert "WORLD_SIZE=2 are set and LOCAL_RANK is not" in done.stderr
+
+
 def test_bash_is_a_rank_of_several_tasks_of_slurm(run, environ, toy_config):
     del environ["LOCAL_SIZE"]
     tasks = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}

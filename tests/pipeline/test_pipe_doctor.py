@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
@@ -103,7 +104,18 @@ def test_gloo_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
     status, text = CHECKS["gloo and NCCL"](tmp_path)
     assert status == "FAIL"
+    assert text.startswith("GLOO_SOCKET_IFNAME='no_such_interface': ")
+    monkeypatch.setattr("pipeline.environment.check_interfaces", lambda *_: None)
+    status, text = CHECKS["gloo and NCCL"](tmp_path)
+    assert status == "FAIL"
     assert "gloo cannot start" in text
+
+
+def test_a_folder_named_mpi4py_is_not_mpi4py(tmp_path, monkeypatch):
+    (tmp_path / "mpi4py").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "mpi4py", raising=False)
+    assert CHECKS["MPI"](tmp_path).status == "warn"
 
 
 def test_missing_programs_are_warnings(tmp_path, monkeypatch):
