@@ -96,16 +96,33 @@ def slurm(clean_environment, tmp_path):
     return clean_environment | own | {"SLURM_SUBMIT_DIR": str(ROOT)}, log
 
 
+@pytest.mark.parametrize(
+    ("array", "job"),
+    [({}, "77"), ({"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"}, "77_3")],
+    ids=["job", "task of an array"],
+)
 def test_the_slurm_job_saves_and_requeues_when_its_time_is_up(
-    signalled, slurm, toy_config, tmp_path
+    signalled, slurm, toy_config, tmp_path, array, job
 ):
     environ, log = slurm
+    environ |= array
     overrides = ["train.num_steps=100000", "checkpoint.every_steps=null"]
     command = ["bash", SBATCH, toy_config, *overrides]
     code, out, err = signalled(signal.SIGUSR1, command, environ)
     assert code == 0, out + err
     assert "stopped by SIGUSR1" in out
-    assert log.read_text() == "requeue 77\n"
+    assert log.read_text() == f"requeue {job}\n"
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+def test_a_job_that_cannot_be_requeued_has_failed(signalled, slurm, toy_config, tmp_path):
+    """Not done: nobody would look after a job that Slurm calls COMPLETED."""
+    environ, _ = slurm
+    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho disabled >&2\nexit 1\n")
+    overrides = ["train.num_steps=100000", "checkpoint.every_steps=null"]
+    code, out, err = signalled(signal.SIGUSR1, ["bash", SBATCH, toy_config, *overrides], environ)
+    assert code == 1, out + err
+    assert "job 77 could not be requeued; the run is saved: submit it again" in err
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
 
