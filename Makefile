@@ -28,6 +28,9 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, this is %d.%d: make PYTHON=python3.11" % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# A venv that was cut short (no python3-venv, Ctrl-C) has a Python and no pip, for good.
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null 2>&1 || { \
+		echo "$(VENV) has no pip, and its Python brings none: install python3-venv (apt), or make PYTHON=another; then rm -r $(VENV)" >&2; exit 2; }
 	@echo "Installing requirements.lock into $(VENV): minutes the first time"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock $(if $(TORCH),\
 		--extra-index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements.lock)+$(TORCH)")

@@ -69,3 +69,21 @@ def test_torch_without_cuda_is_a_variable_of_make(setup, tmp_path):
     done = setup()
     assert done.returncode == 0, done.stderr
     assert subprocess.check_output(shown, text=True).strip() == "2.13.0+cpu"
+
+
+@pytest.mark.parametrize("has_ensurepip", [True, False], ids=["cut short", "without python3-venv"])
+def test_a_venv_without_pip_is_mended_or_named(setup, tmp_path, has_ensurepip):
+    """What `python -m venv` leaves when it is stopped, or when Debian's Python has no ensurepip."""
+    command = [sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"]
+    subprocess.run(command, check=True)
+    if not has_ensurepip:
+        (site,) = (tmp_path / ".venv").glob("lib/python*/site-packages")
+        hidden = "import sys; sys.modules['ensurepip'] = None\n"
+        (site / "no_ensurepip.pth").write_text(hidden)
+    done = setup("TORCH=cpu")
+    if has_ensurepip:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2
+    assert "No module named" not in done.stderr
+    assert done.stderr.startswith(".venv has no pip, and its Python brings none: install python3-")
