@@ -69,7 +69,7 @@ def test_guard_prefetch_and_best_checkpoint_are_exact_under_resume(pretrain, tmp
     assert state.best == {
         "step": best_step,
         "value": perplexity[best_step],
-        "by": "lowest eval/perplexity/token",
+        "by": "highest eval/perplexity/token",
     }
     assert verify(checkpoint).spikes["count"] >= 1
 
