@@ -1,6 +1,6 @@
 """Packages that are imported when something needs them, told from what else has their name.
 
-A folder ``wandb`` or a file ``datasets.py`` in the working folder is imported in their place, and
+A folder or a file of a package's name in the working folder is imported in its place, and
 the failure comes later: as an attribute that is missing.
 """
 

@@ -120,9 +120,10 @@ def test_a_resumed_run_says_what_has_changed(toy_config, tmp_path):
 def test_a_run_goes_on_with_another_best_metric(start_ranks, toy_config, tmp_path):
     folder = tmp_path / "run" / "checkpoints"
     shared = ["evaluate.every_steps=2", "checkpoint.every_steps=null"]
+    script = Path(__file__).parents[2] / "launch" / "pretrain.sh"
 
     def pretrain(*overrides: str) -> str:
-        ranks = start_ranks(1, PRETRAIN, "--config", toy_config, *shared, *overrides)
+        ranks = start_ranks(1, script, "--config", toy_config, *shared, *overrides)
         code, out, err = ranks.finish()[0]
         assert code == 0, out + err
         return err
