@@ -19,7 +19,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gpst.batch import BatchCounts, ContextBatch, on_device
-from gpst.chart.plan import ChartPlan
 from gpst.config import ModelConfig
 from gpst.layers import at_least_fp32, init_std
 from gpst.losses import LossTerm
@@ -93,26 +92,14 @@ class Classifier(nn.Module):
         """As of the language model, if it has trees."""
         return self.core.induced_trees
 
-    @property
-    def order(self) -> Any:
-        """As of the language model, if it has trees."""
-        return self.core.order
-
-    @property
-    def plan_of(self) -> Any:
-        """As of the language model, if it has trees."""
-        return self.core.plan_of
-
     def forward(
         self,
         batch: LabelledBatch,
         noise: float = 0.0,
         temperature: float = 1.0,
-        plan: ChartPlan | None = None,
     ) -> ModelOutput:
         """The language model's losses, and the cross entropy of the labels."""
-        given = {} if plan is None else {"plan": plan}
-        output: ModelOutput = self.core(batch, noise=noise, temperature=temperature, **given)
+        output: ModelOutput = self.core(batch, noise=noise, temperature=temperature)
         logits = self._logits(output, batch)
         loss = F.cross_entropy(logits, batch.labels, reduction="sum")
         return replace(

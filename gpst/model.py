@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 
 from gpst import kernels
 from gpst.batch import ContextBatch, on_device
-from gpst.chart.atoms import AtomRule
 from gpst.chart.decode import InducedTrees, decode, trees_of, without_cutting
 from gpst.chart.inside import InsideOutput, inside
-from gpst.chart.order import HostScores, own_random_numbers
 from gpst.chart.outside import outside
 from gpst.chart.plan import ChartPlan, build_plan
 from gpst.composition import Composition, Decomposition, Scaling
@@ -78,8 +75,8 @@ class GPST(nn.Module):
         Args:
             noise: coefficient of the Gumbel noise on the parser's scores before ordering.
             temperature: T of the softmax over the splits of a cell.
-            plan: the batch's chart, made beforehand (`order`, `plan_of`) with its own noise; by
-                default the parser's present scores order it, and a GPU's host waits for them.
+            plan: the batch's chart, from given trees, e.g.; by default the parser's present scores
+                order it, and a GPU's host waits for them.
         Raises:
             ValueError: a context longer than config.max_context_tokens; a plan of another batch.
         """
@@ -123,43 +120,18 @@ class GPST(nn.Module):
 
     def plan(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartPlan:
         """The chart that the scores order, on the batch's device (the one copy to the host)."""
-        on_host = self.plan_of(
-            batch.sentence_lengths,
+        composition, on_gpu = self.config.composition, batch.tokens.is_cuda
+        on_host = build_plan(
             scores.cpu().numpy(),
+            batch.sentence_lengths,
+            composition.window,
+            composition.schedule,
             batch.inner,
             batch.atoms,
-            pin=batch.tokens.is_cuda,
+            torch.get_num_threads(),
+            pin=on_gpu,
         )
         return on_host.to(batch.tokens.device, non_blocking=True)
-
-    def plan_of(
-        self,
-        sentence_lengths: np.ndarray,
-        scores: np.ndarray,
-        inner: np.ndarray | None = None,
-        atoms: AtomRule = "constrain_tree",
-        pin: bool = False,
-    ) -> ChartPlan:
-        """The chart that the scores (N,) order, on the host; any thread may call it.
-
-        Args:
-            inner, atoms: as of ContextBatch.
-        """
-        composition = self.config.composition
-        window, schedule = composition.window, composition.schedule
-        threads = torch.get_num_threads()
-        return build_plan(scores, sentence_lengths, window, schedule, inner, atoms, threads, pin)
-
-    @torch.no_grad()
-    def order(self, batch: ContextBatch, noise: float, seed: int) -> HostScores:
-        """The present parser's scores of a batch, with noise, on their way to the host.
-
-        Args:
-            noise: as of `forward`.
-            seed: of noise and dropout; PyTorch's own generators stay as they are.
-        """
-        with own_random_numbers(seed, batch.tokens.device):
-            return HostScores.copy_of(add_noise(self.parser(batch), noise))
 
     def _inside(
         self, plan: ChartPlan, embedded: Tensor, temperature: float, recompute: bool

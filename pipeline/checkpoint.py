@@ -33,7 +33,6 @@ from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.lines import begin_line, complete_line, settle_best
 from pipeline.next_batch import NextBatch
-from pipeline.plan_ahead import FirstOrder, write_first_order
 from pipeline.retention import (
     finish_publishing,
     mark_best,
@@ -62,11 +61,9 @@ class Checkpoints:
         self.last: Path | None = None
         """The whole checkpoint that was last saved or loaded."""
 
-    def save(self, engine: Engine, state: TrainerState, order: FirstOrder | None = None) -> Path:
+    def save(self, engine: Engine, state: TrainerState) -> Path:
         """Writes and publishes the checkpoint of `state`, then removes old ones.
 
-        Args:
-            order: what orders this rank's next micro-batch, where that is already fixed.
         Raises:
             CheckpointError: it cannot be written, on any rank: raised on all of them, and what was
                 there before is untouched.
@@ -86,8 +83,6 @@ class Checkpoints:
 
         def write() -> None:
             engine.save(staging, final.name)
-            if order is not None:
-                write_first_order(staged, world.rank, order)
 
         def sync() -> None:
             if world.local_rank == 0:

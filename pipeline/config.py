@@ -31,6 +31,7 @@ from pipeline.config_sections import (
 )
 from pipeline.errors import ConfigError
 from pipeline.paths import PathText, expand
+from pipeline.removed import refuse_removed, without_removed
 from pipeline.strict import (
     build,
     parse_override,
@@ -146,6 +147,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         if parts[0] == "model" and len(parts) > 1:
             _read_model(tree)
         set_dotted(tree, parts, value)
+    refuse_removed(tree)
     _read_model(tree)
     config = build(RunConfig, tree)
     _check_model(config)
@@ -167,7 +169,7 @@ def _check_model(config: RunConfig) -> None:
 
 def config_from_dict(values: Mapping[str, Any]) -> RunConfig:
     """The configuration that `config_to_dict` wrote (in a checkpoint, say)."""
-    tree = dict(values)
+    tree = without_removed(values)
     _read_model(tree)
     return build(RunConfig, tree)
 

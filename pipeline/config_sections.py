@@ -173,10 +173,6 @@ class EngineConfig:
     and needs a GPU."""
     checkpointing: tuple[Literal["composition", "generator"], ...] = ()
     """Parts that recompute their activations in backward: less memory, more time."""
-    plan_ahead: Literal["none", "micro_steps", "steps"] = "none"
-    """Charts planned by a thread, one micro-batch ahead: none; micro_steps: within an optimizer
-    step; steps: also the first of the next step, which weights one update old then order
-    (docs/plan_ahead.md). GPT-2 has no charts."""
     offload_optimizer: bool = False
     """Keep optimizer states in the host's memory."""
     deepspeed: dict[str, Any] = field(default_factory=dict)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from gpst.batch import BatchCounts, ContextBatch
-from gpst.chart.plan import ChartPlan
 from gpst.losses import total_loss
 from pipeline.config import RunConfig
 from pipeline.engine_config import deepspeed_config
@@ -61,10 +60,8 @@ class Objective(nn.Module):
         scale: float,
         noise: float,
         temperature: float,
-        plan: ChartPlan | None = None,
     ) -> tuple[Tensor, Any]:
-        given = {} if plan is None else {"plan": plan}
-        output = self.model(batch, noise=noise, temperature=temperature, **given)
+        output = self.model(batch, noise=noise, temperature=temperature)
         loss = total_loss(output.losses, counts) * scale
         # An infinite loss can have finite gradients; NaN reaches all of them, on every rank.
         poison = torch.where(loss.detach().isfinite(), 1.0, math.nan)
@@ -138,16 +135,14 @@ class Engine:
         scale: float,
         noise: float,
         temperature: float,
-        plan: ChartPlan | None = None,
     ) -> tuple[Tensor, Any]:
         """(loss for `backward`, the model's output) of one micro-batch.
 
         Args:
             counts: of the whole global batch.
             scale: factor that undoes DeepSpeed's means over ranks and micro-steps.
-            plan: the micro-batch's chart, made ahead.
         """
-        return self.raw(batch, counts, scale, noise, temperature, plan)
+        return self.raw(batch, counts, scale, noise, temperature)
 
     @property
     def model(self) -> nn.Module:

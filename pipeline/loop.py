@@ -3,7 +3,7 @@
 import resource
 import sys
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError, TrainingError
 from pipeline.evaluate import evaluate_model
 from pipeline.monitor import Monitor
-from pipeline.plan_ahead import Batches, PlanAhead, plan_ahead
-from pipeline.prefetch import BatchReader, Prefetcher
+from pipeline.prefetch import Batches, BatchReader, Prefetcher
 from pipeline.preflight import Plan
 from pipeline.sampler import step_samples
 from pipeline.spike import LossAverage
@@ -56,7 +55,6 @@ class Trainer:
     """Added to the losses on held-out contexts."""
     _flops: float = field(default=0.0, init=False)
     """Arithmetic of this rank since the last line of metrics.jsonl."""
-    _ahead: PlanAhead | None = field(default=None, init=False)
 
     def run(self) -> Outcome:
         """Trains to the end, to `train.stop_at_step` or to a signal, and saves.
@@ -65,27 +63,20 @@ class Trainer:
             TrainingError: too many steps in a row were skipped.
             CheckpointError: a checkpoint cannot be written.
         """
-        self._ahead = plan_ahead(
-            self.engine.model, self._config, self.plan.batches, self.world, self.checkpoints.last
-        )
-        with closing(self._batches()) as batches, self._ahead or nullcontext():
+        with closing(self._batches()) as batches:
             return self._run(batches)
 
     def _batches(self) -> BatchReader | Prefetcher:
-        config = self._config
+        config, ahead = self._config, self._config.data.prefetch_batches
         reader = BatchReader(self.plan.source, config.seed, self.plan.batches, self.world.rank)
-        # The first micro-batch after a stop is ordered before it.
-        last = config.train.last_step + (config.engine.plan_ahead == "steps")
-        ahead = config.data.prefetch_batches
         if ahead == 0:
             return reader
         pin = self.world.device.type == "cuda"
-        return Prefetcher(reader, self.state.step, last, ahead=ahead, pin=pin)
+        return Prefetcher(reader, self.state.step, config.train.last_step, ahead=ahead, pin=pin)
 
     def _run(self, batches: Batches) -> Outcome:
         train = self._config.train
-        last = train.last_step
-        started_at = self.state.step
+        last, started_at = train.last_step, self.state.step
         while self.state.step < last:
             end, save = self.world.wishes()
             if end:
@@ -101,7 +92,6 @@ class Trainer:
                 self.state.step,
                 batches=batches,
                 spikes=LossAverage.from_dict(self.state.spikes),
-                ahead=self._ahead,
             )
             if report.spike is not None and train.spike_action == "stop":
                 self._stop_at_spike(report)
@@ -256,8 +246,7 @@ class Trainer:
             # Lines up to this step must outlive a crash that the checkpoint outlives.
             self.monitor.sync()
             try:
-                order = self._ahead.first_order(self.state.step) if self._ahead else None
-                return self.checkpoints.save(self.engine, self.state, order)
+                return self.checkpoints.save(self.engine, self.state)
             except CheckpointError as error:
                 if must or self._config.checkpoint.on_save_failure == "stop":
                     raise

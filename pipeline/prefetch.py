@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpst.batch import ContextBatch
 from pipeline.data import ContextSource
@@ -17,6 +18,14 @@ from pipeline.resolve import BatchPlan
 from pipeline.sampler import batch_samples
 
 _LOOK_EVERY_S = 0.2
+
+
+class Batches(Protocol):
+    """Where a step's micro-batches come from: a BatchReader or a Prefetcher."""
+
+    def read(self, step: int, micro_step: int) -> ContextBatch:
+        """Micro-batch `micro_step` of this rank in step `step`, on the CPU."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 from gpst.strict import shown
 from pipeline.config import REPOSITORY, RunConfig, config_to_dict
 from pipeline.errors import ConfigError, OtherVersionError
+from pipeline.removed import without_removed
 
 STATE_VERSION = 3
 """3: phi_beta has a map for either sibling."""
@@ -167,7 +168,7 @@ def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, whe
 
 def changed_settings(saved: TrainerState, config: RunConfig, world_size: int) -> list[str]:
     """ "field old -> new" for each setting that a run goes on with otherwise than it was saved."""
-    old, new = flat(saved.config), flat(config_to_dict(config))
+    old, new = flat(without_removed(saved.config)), flat(config_to_dict(config))
     old["number of ranks"], new["number of ranks"] = saved.world_size, world_size
     names = [name for name in {**old, **new} if name not in _OF_ONE_START]
     return [

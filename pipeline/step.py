@@ -18,8 +18,7 @@ from pipeline.config import RunConfig
 from pipeline.data import ContextSource
 from pipeline.engine import Engine, Update
 from pipeline.flops import batch_flops
-from pipeline.plan_ahead import Batches, MicroBatch, PlanAhead
-from pipeline.prefetch import BatchReader
+from pipeline.prefetch import Batches, BatchReader
 from pipeline.resolve import BatchPlan
 from pipeline.sampler import mix, step_samples
 from pipeline.schedule import Scheduled, schedule
@@ -143,14 +142,12 @@ def take_step(
     *,
     batches: Batches | None = None,
     spikes: LossAverage | None = None,
-    ahead: PlanAhead | None = None,
 ) -> StepReport:
     """Optimizer step number `step` (from 0), this rank's share of it.
 
     Args:
         batches: reads the micro-batches ahead, e.g.; by default they are read when needed.
         spikes: the loss-spike guard's average of the steps before.
-        ahead: makes the charts' plans ahead; by default each forward pass makes its own.
     """
     counts = source.counts(source.sample(config.seed, step_samples(step, plan.global_batch)))
     scheduled = schedule(config, step)
@@ -160,21 +157,16 @@ def take_step(
     sums = Sums()
     update: Update | None = None
     for micro_step in range(plan.accumulation):
-        if ahead is None:
-            read = batches.read(step, micro_step)
-            micro = MicroBatch(read, read.to(world.device, non_blocking=True))
-        else:
-            micro = ahead.take(batches, step, micro_step)
+        read = batches.read(step, micro_step)
+        batch = read.to(world.device, non_blocking=True)
         torch.manual_seed(micro_seed(config.seed, step, micro_step, world.rank))
         # DeepSpeed takes the mean over ranks and micro-steps; the counts already are global.
         scale = float(world.size * plan.accumulation)
-        loss, output = engine.forward(
-            micro.batch, counts, scale, scheduled.noise, scheduled.temperature, micro.plan
-        )
+        loss, output = engine.forward(batch, counts, scale, scheduled.noise, scheduled.temperature)
         sums.add("loss/", output.losses)
         sums.add("structure/", output.statistics)
         sums.add_sizes(output.sizes)
-        sums.flops += batch_flops(config.model_config, micro.read, output.sizes).total
+        sums.flops += batch_flops(config.model_config, read, output.sizes).total
         guard.add(loss / scale)
         if micro_step == plan.accumulation - 1:
             loss = loss * guard.verdict()

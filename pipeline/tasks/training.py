@@ -19,6 +19,7 @@ from pipeline.monitor import Monitor
 from pipeline.next_batch import NextBatch
 from pipeline.peak import peak_of
 from pipeline.preflight import Plan
+from pipeline.removed import removed_settings
 from pipeline.start_point import forget_other_best
 from pipeline.state import (
     TrainerState,
@@ -109,6 +110,8 @@ def start(
         unused = unused_weights(found.state, config, found.checkpoint)
         if unused is not None and world.is_main:
             say(unused)
+        for gone in removed_settings(found.state.config) if world.is_main else []:
+            say(gone)
         engine = create_engine(model, config, plan.batches, world)
         checkpoints.load(engine, found.checkpoint, found.state)
         state = resumed_state(found.state, state)

@@ -1,4 +1,4 @@
-"""A plan made beforehand gives what the forward pass's own one gives; others are refused."""
+"""A plan that is given gives what the forward pass's own one gives; others are refused."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from small_model import make_contexts, make_model
 
 from gpst.batch import ContextBatch
 from gpst.chart.plan import ChartPlan, build_plan
-from gpst.classifier import Classifier, LabelledBatch
 from gpst.losses import total_loss
 from gpst.model import GPST
+from gpst.parser import add_noise
 
 LENGTHS = [[5, 1, 7, 2], [1], [2, 8]]
 
 
 def given_plan(model: GPST, batch: ContextBatch, noise: float = 0.0, seed: int = 0) -> ChartPlan:
-    return model.plan_of(batch.sentence_lengths, model.order(batch, noise, seed).wait())
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return model.plan(batch, add_noise(model.parser(batch), noise))
 
 
 def test_values_equal_the_slow_form():
@@ -44,7 +46,7 @@ def test_losses_and_gradients_are_those_of_the_own_plan():
 
 
 def test_the_parser_learns_at_its_present_scores():
-    """A stale plan changes which splits are likely, not the scores that they are scored with."""
+    """A given plan changes which splits are likely, not the scores that they are scored with."""
     model, contexts = make_model(), make_contexts([[2, 1, 2]])
     batch = ContextBatch.from_sentences(contexts)
     plan = given_plan(model, batch)  # one split a sentence: the same plan for all scores
@@ -53,8 +55,8 @@ def test_the_parser_learns_at_its_present_scores():
     found, expected = (model(batch, plan=p).losses["parser"].sum for p in (plan, None))
     assert torch.equal(found, expected)
     longer = ContextBatch.from_sentences(make_contexts([[12]]))
-    stale = given_plan(model, longer, noise=50.0, seed=3)
-    losses = [model(longer, plan=p).losses["parser"] for p in (stale, None)]
+    other = given_plan(model, longer, noise=50.0, seed=3)
+    losses = [model(longer, plan=p).losses["parser"] for p in (other, None)]
     assert losses[0].sum != losses[1].sum
     losses[0].sum.backward()
     assert model.parser.dense.weight.grad.abs().sum() > 0
@@ -73,20 +75,6 @@ def test_a_plan_of_another_batch_is_named():
     message = other + "its sentence 0 has 3 tokens, and this batch's has 4"
     with pytest.raises(ValueError, match=message):
         model(ContextBatch.from_sentences(make_contexts([[4, 4]])), plan=plan)
-
-
-def test_a_classifier_hands_the_plan_on():
-    core = make_model()
-    model = Classifier(core, 2).double().eval()
-    plain = ContextBatch.from_sentences(make_contexts([[4, 3], [6]]))
-    batch = LabelledBatch(
-        plain.tokens, plain.sentence_lengths, plain.sentences_per_context, torch.tensor([0, 1])
-    )
-    plan = model.plan_of(batch.sentence_lengths, model.order(batch, 30.0, 1).wait())
-    found, expected = model(batch, plan=plan).losses, core(plain, plan=plan).losses
-    own = model(batch).losses
-    assert torch.equal(found["token"].sum, expected["token"].sum)
-    assert not torch.equal(found["token"].sum, own["token"].sum)
 
 
 def test_the_tensors_of_a_plan_are_one_and_move_together():

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gpst.batch import ContextBatch
+from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.losses import total_loss
 from gpst.model import GPST
@@ -85,20 +86,12 @@ def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
     model.zero_grad()
 
     inner = np.arange(batch.num_tokens) % 3 == 1
-
-    def plan_of(scores):
-        return model.plan_of(batch.sentence_lengths, scores.wait(), inner, pin=True)
-
-    plan, loss = plan_of(model.order(batch.to("cuda"), 1.0, seed=0)), torch.tensor(torch.nan)
+    scores = np.random.default_rng(1).normal(size=batch.num_tokens)
+    plan = build_plan(scores, batch.sentence_lengths, inner=inner, pin=True)
     assert plan.integers.is_pinned()
     assert len(plan.cutting)  # splits that no tree may take are left out without waiting, too
-    for turn in (1, 2):
-        # The scores of a next micro-batch set out without waiting, too.
-        with no_waiting():
-            moved = batch.to("cuda", non_blocking=True)
-            scores = model.order(moved, 1.0, seed=turn)
-            loss = step(model, moved, plan=plan)
-        plan = plan_of(scores)
+    with no_waiting():
+        loss = step(model, batch.to("cuda", non_blocking=True), plan=plan)
     assert torch.isfinite(loss).item()
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
 
@@ -106,7 +99,7 @@ def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
 def test_a_given_plan_gives_the_losses_of_the_own_one(batch):
     model = make_model(torch.float32).eval()
     moved = batch.to("cuda")
-    plan = model.plan_of(batch.sentence_lengths, model.order(moved, 0.0, 0).wait(), pin=True)
+    plan = model.plan(moved, model.parser(moved).detach())
     own, given = step(model, moved, noise=0.0), step(model, moved, noise=0.0, plan=plan)
     torch.testing.assert_close(given, own, rtol=1e-5, atol=1e-5)
 

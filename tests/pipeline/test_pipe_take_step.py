@@ -37,12 +37,12 @@ class RecordingEngine:
         assert not self.calls  # before the first forward pass
         self.rates.append((rate, parser_rate))
 
-    def forward(self, batch, counts, scale, noise, temperature, plan=None):
+    def forward(self, batch, counts, scale, noise, temperature):
         share = SHARES[len(self.calls)]
         self.calls.append(
             SimpleNamespace(
                 batch=batch, counts=counts, scale=scale, noise=noise, temperature=temperature,
-                plan=plan, random=torch.rand(()).item(),
+                random=torch.rand(()).item(),
             )
         )  # fmt: skip
         output = SimpleNamespace(
@@ -98,7 +98,7 @@ def test_every_micro_batch_gets_the_steps_schedule_and_the_global_counts(plan):
     assert engine.rates == [(now.learning_rate, now.parser_learning_rate)]
     samples = plan.source.sample(plan.config.seed, step_samples(STEP, plan.batches.global_batch))
     for call in engine.calls:
-        assert (call.noise, call.temperature, call.plan) == (now.noise, now.temperature, None)
+        assert (call.noise, call.temperature) == (now.noise, now.temperature)
         assert call.counts == plan.source.counts(samples) == report.counts
     assert report.step == STEP
     assert report.scheduled == now

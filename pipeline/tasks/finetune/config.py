@@ -25,6 +25,7 @@ from pipeline.config_sections import (
 )
 from pipeline.errors import ConfigError
 from pipeline.paths import PathText
+from pipeline.removed import refuse_removed
 from pipeline.strict import (
     build,
     parse_override,
@@ -138,6 +139,7 @@ def load_finetune_config(path: str | Path, overrides: Sequence[str] = ()) -> Fin
     tree = read_config(path, FinetuneConfig)
     for text in overrides:
         set_dotted(tree, *parse_override(text))
+    refuse_removed(tree)
     return build(FinetuneConfig, tree)
 
 

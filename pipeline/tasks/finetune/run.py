@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError
 from pipeline.loop import Outcome as TrainingOutcome
 from pipeline.metrics_file import FILE_NAME, read_metrics
 from pipeline.preflight import Plan, check_run
+from pipeline.removed import without_removed
 from pipeline.run_folder import CHECKPOINTS
 from pipeline.strict import to_plain
 from pipeline.tasks.finetune.config import SCORE, FinetuneConfig, run_config
@@ -120,7 +121,7 @@ def _done(plan: FinetunePlan, seed: int) -> bool:
     file = plan.config.seed_folder(seed) / RESULTS
     if not file.is_file():
         return False
-    return json.loads(file.read_bytes())["options"] == _options(plan)
+    return without_removed(json.loads(file.read_bytes())["options"]) == _options(plan)
 
 
 def _options(plan: FinetunePlan) -> dict[str, Any]:
