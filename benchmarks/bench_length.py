@@ -21,7 +21,7 @@ from stepping import Clock, load_model_config
 
 from gpst.batch import ContextBatch
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 
 LENGTHS = [16, 32, 64, 128, 256, 512, 1024]
 
@@ -44,7 +44,7 @@ def boundary_scores(shape: str, length: int, rng: np.random.Generator) -> np.nda
     return scores
 
 
-def held_bytes(model: GPST, batch: ContextBatch) -> int:
+def held_bytes(model: GPSTModel, batch: ContextBatch) -> int:
     """Bytes that the forward pass keeps for the backward pass: in its graph and in the chart."""
 
     def living() -> dict[int, int]:
@@ -76,7 +76,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model = GPST(load_model_config(args.config, vocab_size=512)).train()
+    model = GPSTModel(load_model_config(args.config, vocab_size=512)).train()
     rng = np.random.default_rng(0)
     cases = {}
     for shape in ("random", "right", "balanced"):

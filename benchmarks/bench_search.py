@@ -28,9 +28,10 @@ from stepping import load_model_config, partner
 from torch import Tensor
 
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.composition import plain_norm
 from gpst.hf.files import open_model
-from gpst.model import GPST, build_model
+from gpst.model import GPSTModel
 from gpst.search.batches import in_order, search_batches
 from gpst.search.half import multiply_in
 from gpst.search.history import History
@@ -61,7 +62,7 @@ def cloned(history: History) -> History:
 class PlainLoop:
     """The same search, hypothesis by hypothesis."""
 
-    def __init__(self, model: GPST):
+    def __init__(self, model: GPSTModel):
         self.model = model
         self.zero = torch.zeros(1, 1, dtype=torch.int64)
 
@@ -151,7 +152,7 @@ def main() -> None:
         model = open_model(options.model).model()
     else:
         model = build_model(load_model_config(options.config, options.vocab_size)).eval()
-    assert isinstance(model, GPST)
+    assert isinstance(model, GPSTModel)
     rng = np.random.default_rng(0)
     sentences = [
         rng.integers(1, model.config.vocab_size, n).tolist()

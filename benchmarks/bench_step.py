@@ -23,7 +23,7 @@ import torch
 from hardware import describe
 from stepping import Parts, Trainer, load_model_config, make_batch, partner
 
-from gpst.model import build_model
+from gpst.build import build_model
 from pipeline.flops import batch_flops
 
 MODELS = ("gpst", "gpst_recomputed", "gpt2")

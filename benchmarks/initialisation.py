@@ -33,9 +33,10 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.initialisation import PARTS, start_as_in_paper
 from gpst.losses import total_loss
-from gpst.model import GPST, build_model
+from gpst.model import GPSTModel
 from pipeline.config import RunConfig, load_config
 from pipeline.data import ContextSource, open_datasets
 from pipeline.evaluate import evaluate_model
@@ -80,7 +81,7 @@ def make_model(config: RunConfig, init: str) -> nn.Module:
     if not changed:
         return build_model(replace(core, init=base))
     model = build_model(replace(core, init="width_scaled"))
-    assert isinstance(model, GPST), "GPT-2 has no parts"
+    assert isinstance(model, GPSTModel), "GPT-2 has no parts"
     from_paper = [name for name in PARTS if (name in changed) == (base == "width_scaled")]
     start_as_in_paper(model, from_paper)
     if "heads" not in from_paper:

@@ -21,10 +21,11 @@ import yaml
 from hardware import describe
 
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.chart.plan import build_plan
 from gpst.config import GPSTConfig, ModelConfig, config_from_dict
 from gpst.losses import total_loss
-from gpst.model import build_model, plan_sizes
+from gpst.statistics import plan_sizes
 from pipeline.config import REPOSITORY
 from pipeline.flops import batch_flops
 

@@ -26,7 +26,7 @@ from gpst.chart.plan import ChartPlan
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.layers import init_linear
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.parse import search_text
 from pipeline.tasks.grammar_induction.baselines import baseline_scores
 from pipeline.tasks.grammar_induction.score import score_trees
@@ -61,10 +61,10 @@ class Settings:
     evaluate_every: int = 50
 
 
-def make_model(settings: Settings, language: Language) -> GPST:
+def make_model(settings: Settings, language: Language) -> GPSTModel:
     """A GPST of some hundred thousand parameters."""
     dim, hidden = settings.dim, settings.hidden_dim
-    model = GPST(
+    model = GPSTModel(
         GPSTConfig(
             vocab_size=len(language.vocabulary),
             bos_token_id=0,
@@ -132,11 +132,11 @@ def one_by_one(language: Language, trees: Sequence[GoldTree]) -> Sentences:
     )
 
 
-PlanFor = Callable[[GPST, Sentences], ChartPlan | None]
+PlanFor = Callable[[GPSTModel, Sentences], ChartPlan | None]
 """The chart to train on; None: the model's own parser orders it."""
 
 
-def own_plan(model: GPST, sentences: Sentences) -> None:
+def own_plan(model: GPSTModel, sentences: Sentences) -> None:
     """As in pre-training: the parser decides."""
 
 
@@ -146,7 +146,7 @@ def train(
     held_out: Sequence[GoldTree],
     log: bool = False,
     plan_for: PlanFor = own_plan,
-) -> tuple[GPST, list[dict[str, float]]]:
+) -> tuple[GPSTModel, list[dict[str, float]]]:
     """Trains a model on the grammar's words.
 
     Args:
@@ -202,7 +202,7 @@ def train(
 
 
 def inside_spans(
-    model: GPST, language: Language, trees: Sequence[GoldTree]
+    model: GPSTModel, language: Language, trees: Sequence[GoldTree]
 ) -> list[list[tuple[int, int]]]:
     """Spans of the composition model's trees."""
     found = model.induced_trees(one_by_one(language, trees).batch)
@@ -210,7 +210,7 @@ def inside_spans(
 
 
 def search_f1(
-    model: GPST, language: Language, trees: Sequence[GoldTree], beam: int, sync: bool
+    model: GPSTModel, language: Language, trees: Sequence[GoldTree], beam: int, sync: bool
 ) -> float:
     """F1 of the trees of word-level search, or without `sync` of action-level search."""
     spans = []

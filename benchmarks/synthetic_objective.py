@@ -28,7 +28,7 @@ import torch
 from benchmarks.synthetic_grammar import PlanFor, Sentences, Settings, one_by_one, train
 from benchmarks.synthetic_languages import LANGUAGES
 from gpst.chart.plan import ChartPlan, build_plan
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from pipeline.tasks.grammar_induction.baselines import best_binary, random_tree, right_branching
 from pipeline.tasks.grammar_induction.score import score_trees
 
@@ -62,7 +62,7 @@ def given(trees: Trees, batches: int | None = None) -> PlanFor:
     """Charts of one tree a sentence, for so many batches; the model's own after that."""
     done = 0
 
-    def plan(model: GPST, sentences: Sentences) -> ChartPlan | None:
+    def plan(model: GPSTModel, sentences: Sentences) -> ChartPlan | None:
         nonlocal done
         done += 1
         if batches is not None and done > batches:
@@ -75,7 +75,7 @@ def given(trees: Trees, batches: int | None = None) -> PlanFor:
     return plan
 
 
-def kinds_of_trees(first: GPST) -> dict[str, Trees]:
+def kinds_of_trees(first: GPSTModel) -> dict[str, Trees]:
     """By name: from sentences to binary trees."""
     source = random.Random(0)
     return {
@@ -87,7 +87,7 @@ def kinds_of_trees(first: GPST) -> dict[str, Trees]:
 
 
 @torch.no_grad()
-def losses(model: GPST, sentences: Sentences, plan: ChartPlan | None) -> dict[str, float]:
+def losses(model: GPSTModel, sentences: Sentences, plan: ChartPlan | None) -> dict[str, float]:
     """Mean losses in nats, without noise."""
     output = model(sentences.batch, plan=plan)
     return {

@@ -26,7 +26,7 @@ from gpst.kernels.gelu import gelu
 from gpst.kernels.product import linear
 from gpst.layers import init_std
 from gpst.losses import LossTerm, vocabulary_loss
-from gpst.model import ModelOutput, _check_context_length
+from gpst.output import ModelOutput, check_context_length
 
 
 class _Product(Conv1D):
@@ -87,7 +87,7 @@ class GPT2Baseline(nn.Module):
         self, batch: ContextBatch, noise: float = 0.0, temperature: float = 1.0
     ) -> ModelOutput:
         """The token loss; noise and temperature are GPST's and do nothing here."""
-        _check_context_length(batch, self.config.max_context_tokens)
+        check_context_length(batch, self.config.max_context_tokens)
         features = self._features(batch)
         weight = self.gpt2.lm_head.weight
         loss = vocabulary_loss(features, weight, batch.tokens)

@@ -23,7 +23,7 @@ from gpst.config import ModelConfig
 from gpst.layers import at_least_fp32, init_std
 from gpst.losses import LossTerm
 from gpst.mode import evaluating
-from gpst.model import ModelOutput
+from gpst.output import ModelOutput
 
 CORE = "core."
 """Of the language model's parameters among a classifier's."""

@@ -19,13 +19,13 @@ from gpst.layers import CausalStack
 
 if TYPE_CHECKING:
     from gpst.composition import PairModel
-    from gpst.model import GPST
+    from gpst.model import GPSTModel
 
 PAPER_STD = 0.02
 """GPT-2's standard deviation of initial weights, at every width."""
 
 
-def start_as_in_paper(model: GPST, parts: Iterable[str] | None = None) -> None:
+def start_as_in_paper(model: GPSTModel, parts: Iterable[str] | None = None) -> None:
     """Draws the weights of `init: paper` anew, from PyTorch's generator.
 
     Args:
@@ -35,7 +35,7 @@ def start_as_in_paper(model: GPST, parts: Iterable[str] | None = None) -> None:
         PARTS[name](model)
 
 
-def _embeddings(model: GPST) -> None:
+def _embeddings(model: GPSTModel) -> None:
     generator = model.generator
     for table in (model.embedding, generator.position):
         nn.init.normal_(table.weight, std=PAPER_STD)
@@ -43,7 +43,7 @@ def _embeddings(model: GPST) -> None:
         nn.init.normal_(generator.comp_embedding, std=PAPER_STD)
 
 
-def _blocks(model: GPST) -> None:
+def _blocks(model: GPSTModel) -> None:
     for stack in (model.generator.type_layers, model.generator.token_layers):
         _stack(stack)
 
@@ -55,16 +55,16 @@ def _stack(stack: CausalStack) -> None:
         nn.init.normal_(layer.weight, std=residual_std if is_residual else PAPER_STD)
 
 
-def _heads(model: GPST) -> None:
+def _heads(model: GPSTModel) -> None:
     generator = model.generator
     _as_torch(generator.type_head, generator.token_head, model.autoencoding_head)
 
 
-def _scaling(model: GPST) -> None:
+def _scaling(model: GPSTModel) -> None:
     _as_torch(model.scaling)
 
 
-def _composition(model: GPST) -> None:
+def _composition(model: GPSTModel) -> None:
     for part in (model.composition, model.decomposition):
         _pair_model(part)
     nn.init.uniform_(model.decomposition.root)
@@ -82,7 +82,7 @@ def _pair_model(part: PairModel) -> None:
     nn.init.normal_(part.role)
 
 
-def _parser(model: GPST) -> None:
+def _parser(model: GPSTModel) -> None:
     _as_torch(model.parser)
     nn.init.normal_(model.parser.embedding.weight)
 
@@ -98,7 +98,7 @@ def _as_torch(*modules: nn.Module) -> None:
             layer.reset_parameters()
 
 
-PARTS: dict[str, Callable[[GPST], None]] = {
+PARTS: dict[str, Callable[[GPSTModel], None]] = {
     "embeddings": _embeddings,
     "blocks": _blocks,
     "heads": _heads,

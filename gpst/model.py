@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gpst import kernels
 from gpst.batch import ContextBatch, on_device
-from gpst.chart.decode import InducedTrees, decode, trees_of, without_cutting
+from gpst.chart.decode import InducedTrees, decode, trees_of
 from gpst.chart.inside import InsideOutput, inside
 from gpst.chart.outside import outside
 from gpst.chart.plan import ChartPlan, build_plan
 from gpst.composition import Composition, Decomposition, Scaling
-from gpst.config import GPSTConfig, GPT2Config, ModelConfig
+from gpst.config import GPSTConfig
 from gpst.generator import Generator, GeneratorLayout
 from gpst.groups import decay_groups
 from gpst.initialisation import start_as_in_paper
 from gpst.layers import HeadMLP, init_std
 from gpst.losses import LossTerm, height_loss, type_loss, vocabulary_loss
 from gpst.mode import evaluating
+from gpst.output import ModelOutput, check_context_length
 from gpst.parser import BoundaryParser, add_noise, split_loss
+from gpst.statistics import plan_sizes, structure_statistics
 from gpst.tree import Tree
 
 
-@dataclass(frozen=True)
-class ModelOutput:
-    """What a training or evaluation step reads off a model."""
-
-    losses: dict[str, LossTerm]
-    """Sums with gradient, fp32; their means add up to the loss."""
-    statistics: dict[str, LossTerm]
-    """Sums without gradient that tell how the trees are doing."""
-    features: Float[Tensor, "N H"]
-    """What each token was predicted from (before the tied embedding), with gradient."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Of the batch's chart: "cells", "edges", "edges_over_tokens" (those of the first level, whose
-    children are both tokens), "levels"; from them follows the arithmetic done."""
-
-
-class GPST(nn.Module):
+class GPSTModel(nn.Module):
     """A Generative Pretrained Structured Transformer (ACL 2024, arXiv 2403.08293)."""
 
     def __init__(self, config: GPSTConfig):
@@ -80,7 +64,7 @@ class GPST(nn.Module):
         Raises:
             ValueError: a context longer than config.max_context_tokens; a plan of another batch.
         """
-        _check_context_length(batch, self.config.max_context_tokens)
+        check_context_length(batch, self.config.max_context_tokens)
         if plan is not None:
             plan.check_is_of(batch.sentence_lengths)
         scores = self.parser(batch)
@@ -168,68 +152,3 @@ class GPST(nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by how they are optimised (gpst/groups.py)."""
         return decay_groups(self, self.parser)
-
-
-def _check_context_length(batch: ContextBatch, limit: int) -> None:
-    longest = int(batch.context_lengths.max())
-    if longest > limit:
-        raise ValueError(
-            f"a context has {longest} tokens, but the model takes {limit} (max_context_tokens)"
-        )
-
-
-@torch.no_grad()
-def structure_statistics(
-    scores: Tensor, plan: ChartPlan, induced: InducedTrees, chart: InsideOutput
-) -> dict[str, LossTerm]:
-    """Sums that tell how the trees are doing.
-
-    height: expected height of the root; entropy: of the weights over the splits of the trees'
-    nodes, nats; left_children, right_children: internal ones among the nodes' children;
-    agreement: nodes whose split is the parser's own first choice among those that a tree may take.
-    """
-    internal = induced.marked[plan.num_tokens :] == 1
-    log_weights = torch.log(chart.weights.clamp_min(1e-12))
-    cell = plan.parent - plan.num_tokens
-    entropy = torch.zeros_like(chart.heights[plan.num_tokens :]).index_add_(
-        0, cell, -chart.weights * log_weights
-    )
-    best = torch.full_like(entropy, -torch.inf, dtype=scores.dtype)
-    best.scatter_reduce_(0, cell, without_cutting(plan, scores[plan.cut]), "amax")
-    agrees = scores[plan.cut[induced.best_edge]] >= best
-    left, right = plan.left[induced.best_edge], plan.right[induced.best_edge]
-
-    def count(what: Tensor) -> LossTerm:
-        return LossTerm((what & internal).sum().float(), "splits")
-
-    return {
-        "height": LossTerm(chart.heights[plan.roots].sum().float(), "sentences"),
-        "entropy": LossTerm(torch.where(internal, entropy, 0.0).sum().float(), "splits"),
-        "left_children": count(left >= plan.num_tokens),
-        "right_children": count(right >= plan.num_tokens),
-        "agreement": count(agrees),
-    }
-
-
-def plan_sizes(plan: ChartPlan) -> dict[str, int]:
-    """`ModelOutput.sizes` of a chart."""
-    return {
-        "cells": plan.num_cells,
-        "edges": len(plan.parent),
-        "edges_over_tokens": plan.levels[0].last_edge if plan.levels else 0,
-        "levels": len(plan.levels),
-    }
-
-
-def build_model(config: ModelConfig) -> nn.Module:
-    """The model that a configuration describes.
-
-    Raises:
-        ConfigError: GPST_KERNELS is none of the choices, said now and not in the first step.
-    """
-    kernels.wish()
-    if isinstance(config, GPT2Config):
-        from gpst.baseline import GPT2Baseline
-
-        return GPT2Baseline(config)
-    return GPST(config)

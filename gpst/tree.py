@@ -1,4 +1,6 @@
-"""Binary trees over the tokens of a sentence; every index convention lives here.
+"""Binary trees over the tokens of a sentence, and the actions that write them.
+
+Every index convention lives here.
 
 A span (i, j) covers tokens i..j, both inclusive. A split k of (i, j) makes (i, k) and (k+1, j).
 Post-order lists the left subtree, the right subtree, then the node.
@@ -8,6 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Action(IntEnum):
+    """The type of an action: the two classes of the type head."""
+
+    GEN = 0
+    COMP = 1
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,7 @@ class Tree:
 
     @classmethod
     def from_actions(cls, actions: Sequence[int]) -> Tree:
-        """The tree that GEN and COMP actions build (gpst.action)."""
-        from gpst.action import Action
-
+        """The tree that GEN and COMP actions build (`Action`)."""
         stack: list[tuple[int, int]] = []
         spans: list[tuple[int, int]] = []
         count = 0

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,6 @@ from pipeline.data import tokens_differ
 from pipeline.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.lines import begin_line, complete_line, settle_best
-from pipeline.next_batch import NextBatch
 from pipeline.retention import (
     finish_publishing,
     mark_best,
@@ -50,14 +49,26 @@ _PREFIX = "model."
 """Of parameter names in DeepSpeed's files: engine.Objective holds the model."""
 
 
+class ReloadCheck(Protocol):
+    """Tells whether what was loaded is the model that was saved (train/reload_check.py)."""
+
+    def loss(self, engine: Engine, step: int) -> float | None:
+        """What `check` will compare with; all ranks call it."""
+        ...
+
+    def check(self, engine: Engine, step: int, saved: float | None, checkpoint: Path) -> None:
+        """Raises CheckpointError where it is another model."""
+        ...
+
+
 class Checkpoints:
     """The checkpoints of a run. Every method is called by all ranks alike."""
 
     def __init__(
-        self, run_dir: str | Path, config: CheckpointConfig, world: World, next_batch: NextBatch
+        self, run_dir: str | Path, config: CheckpointConfig, world: World, reload_check: ReloadCheck
     ) -> None:
         self.folder = Path(run_dir) / CHECKPOINTS
-        self._config, self._world, self._next_batch = config, world, next_batch
+        self._config, self._world, self._reload_check = config, world, reload_check
         self.last: Path | None = None
         """The whole checkpoint that was last saved or loaded."""
 
@@ -71,7 +82,7 @@ class Checkpoints:
         final = self.folder / step_name(state.step)
         if self.last == final:
             return final
-        state = replace(state, next_loss=self._next_batch.loss(engine, state.step))
+        state = replace(state, next_loss=self._reload_check.loss(engine, state.step))
         staging = self.folder / f"{SAVING}{final.name}"
         staged, world = staging / final.name, self._world
 
@@ -190,7 +201,7 @@ class Checkpoints:
             CheckpointError: its files cannot be read, or belong to another model.
         """
         engine.restore(SavedState(checkpoint), state.step)
-        self._next_batch.check(engine, state.step, state.next_loss, checkpoint)
+        self._reload_check.check(engine, state.step, state.next_loss, checkpoint)
         self.last = checkpoint
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import write_atomically
-from data_prep.tokenizer.load import TokenizerError, load_tokenizer
 from pipeline import yaml_text
 from pipeline.command_line import Parser
 from pipeline.config import load_config
@@ -85,6 +84,7 @@ def _to_hf(options: Namespace) -> None:
     from gpst.hf.files import export, open_model
     from pipeline.checkpoint import weights_in
     from pipeline.checkpoint_files import whole_checkpoint
+    from pipeline.tasks.loading import end_token
 
     path, state = whole_checkpoint(Path(options.checkpoint))
     run = state.config
@@ -113,19 +113,6 @@ def _tokenizer_folder(given: str | None, run: dict[str, Any]) -> Path:
             f"the run's dataset {path} has no tokenizer here; name one with --tokenizer FOLDER"
         )
     return path / "tokenizer"
-
-
-def end_token(tokenizer: Path) -> int:
-    """The id of the token that ends a document."""
-    try:
-        return load_tokenizer(tokenizer).end_of_document_id
-    except TokenizerError as error:
-        if not (tokenizer / "tokenizer.json").is_file():
-            raise
-        # Its cure is an option of data_prep's.
-        what = str(error).partition(";")[0]
-        cure = f"name bos_token and eos_token in {tokenizer / 'tokenizer_config.json'}"
-        raise ConfigError(f"{what}; {cure}") from error
 
 
 def _from_hf(options: Namespace) -> None:
@@ -160,6 +147,7 @@ def _from_reference(options: Namespace) -> None:
     from gpst.hf.errors import ModelFolderError
     from gpst.hf.files import export, open_model
     from gpst.hf.reference import ReferenceError, convert, read_tensors
+    from pipeline.tasks.loading import end_token
 
     tokenizer = Path(options.tokenizer)
     try:

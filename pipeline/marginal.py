@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpst.batch import ContextBatch
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.batches import search_batches
 from pipeline.data import ContextSource
 from pipeline.evaluate import evaluation_contexts
@@ -45,7 +45,7 @@ class MarginalEvaluation:
 
 
 def evaluate_marginal(
-    model: GPST,
+    model: GPSTModel,
     source: ContextSource,
     *,
     max_contexts: int | None = None,

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.config import ModelConfig
 from gpst.layers import CausalBlock
 from gpst.mode import without_values
-from gpst.model import build_model
 from pipeline.activations import BYTES, activation_bytes
 from pipeline.config import RunConfig
 from pipeline.engine_config import deepspeed_config

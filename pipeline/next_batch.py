@@ -23,7 +23,7 @@ _TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
 """Largest relative difference: other machines and numbers of threads round otherwise."""
 
 
-class NextBatch:
+class NextBatchLoss:
     """The first contexts of the batch that comes after a step.
 
     Args:

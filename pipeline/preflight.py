@@ -30,12 +30,6 @@ class Plan:
     held_out: ContextSource | None
     sentences: FixedSentences
 
-    def describe(self) -> str:
-        """The plan in words: what `--dry-run` prints."""
-        from pipeline.dry_run import DryRun  # it checks runs by this file
-
-        return DryRun(self.config, self.batches, self.source).describe()
-
 
 OpenSource = Callable[[DataConfig, Split], ContextSource | None]
 

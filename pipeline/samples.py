@@ -17,7 +17,7 @@ from torch import nn
 from gpst.batch import ContextBatch
 from gpst.hf.codec import Codec
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.generate import generate
 from gpst.search.sampling import Sampling, drawn_from
 from gpst.tree import Tree
@@ -191,7 +191,7 @@ class FixedSentences:
 
     def _continued(self, model: nn.Module, prompt: list[list[int]], device: torch.device) -> Any:
         sampling, count = Sampling(seed=_SEED), self._num_tokens
-        if isinstance(model, GPST):
+        if isinstance(model, GPSTModel):
             (one,) = generate(
                 model,
                 prompt,

@@ -56,8 +56,8 @@ class ModelFolder:
 
     def model(self) -> nn.Module:
         """The core model (GPST or the GPT-2 baseline) in evaluation mode."""
+        from gpst.build import build_model
         from gpst.mode import without_values
-        from gpst.model import build_model
 
         with without_values():
             model = build_model(self.config)

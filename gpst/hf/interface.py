@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from gpst import model as core
 from gpst.hf.codec import Codec, Sentence, check_length
 from gpst.hf.device import usable_device
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.files import ModelFolder, open_model
+from gpst.model import GPSTModel
 from gpst.search.batches import batches, in_order, search_batches
 from gpst.search.generate import Generation, generate
 from gpst.search.half import multiply_in
@@ -81,7 +81,7 @@ class GPST:
     """
 
     def __init__(
-        self, model: core.GPST, codec: Codec, final_tokens: Sequence[int], end_token: int | None
+        self, model: GPSTModel, codec: Codec, final_tokens: Sequence[int], end_token: int | None
     ):
         self.model = model.eval()
         self.codec = codec
@@ -107,7 +107,7 @@ class GPST:
         chosen = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         opened = folder if isinstance(folder, ModelFolder) else open_model(folder)
         model = opened.model()
-        if not isinstance(model, core.GPST):
+        if not isinstance(model, GPSTModel):
             raise ModelFolderError(f"{opened.path} holds a GPT-2 baseline, which has no trees")
         model = multiply_in(model.to(chosen), dtype)
         return cls(model, opened.codec(), opened.final_tokens, opened.end_token)

@@ -31,7 +31,7 @@ from gpst.hf.files import PREFIX
 from gpst.hf.former import NAMES_NOW
 from gpst.layers import init_std
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.generate import generate
 from gpst.search.sampling import Sampling
 from gpst.tree import Tree
@@ -60,7 +60,7 @@ class GPSTPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: GPSTConfig):
         super().__init__(config)
-        self.gpst = GPST(config.core())
+        self.gpst = GPSTModel(config.core())
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -193,7 +193,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel):
 
 
 def features_after_tokens(
-    model: GPST, rows: Sequence[Sequence[Sequence[int]]], device: torch.device
+    model: GPSTModel, rows: Sequence[Sequence[Sequence[int]]], device: torch.device
 ) -> tuple[Float[Tensor, "N H"], list[list[Tree]]]:
     """What predicts the token after each token, given the induced trees; and those trees.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.parse import TextResult, search_text
 from gpst.search.text import Context, Inner
 
@@ -28,7 +28,7 @@ def batches(lengths: Sequence[int], max_items: int, even: bool = True) -> Iterat
 
 
 def search_batches(
-    model: GPST,
+    model: GPSTModel,
     contexts: Sequence[Context],
     *,
     beam: int = 20,
@@ -76,7 +76,7 @@ def in_order(
     return [results[k] for k in range(len(results))]
 
 
-def _bytes_of_token(model: GPST, beam: int) -> float:
+def _bytes_of_token(model: GPSTModel, beam: int) -> float:
     """Of keys and values of a context, for each of its tokens."""
     config = model.config
     slot = 8 * config.hidden_dim * (config.num_type_layers + config.num_token_layers)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gpst.composition import plain_norm
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.candidates import COMP, START, Candidates, Reading
 from gpst.search.history import History
 from gpst.search.vocabulary import TokenScores, Vocabulary
@@ -30,7 +30,7 @@ class Beam:
         beam: b.
     """
 
-    def __init__(self, model: GPST, num_contexts: int, beam: int):
+    def __init__(self, model: GPSTModel, num_contexts: int, beam: int):
         self.model = model
         weight = model.embedding.weight
         device = weight.device

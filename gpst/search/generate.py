@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpst.layers import at_least_fp32
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.parse import read_prompt
@@ -46,7 +46,7 @@ class Generation:
 
 @torch.no_grad()
 def generate(
-    model: GPST,
+    model: GPSTModel,
     prompt: Context,
     *,
     max_new_tokens: int,
@@ -99,7 +99,7 @@ def generate(
 class _Writer:
     def __init__(
         self,
-        model: GPST,
+        model: GPSTModel,
         prompt: Context,
         final_tokens: Collection[int],
         end_token: int | None,

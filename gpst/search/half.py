@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.packed import PackedLinear
 from gpst.search.vocabulary import keep_vocabulary
 
@@ -20,7 +20,7 @@ DTYPES = {"fp32": None, "bf16": torch.bfloat16}
 
 
 @torch.no_grad()
-def multiply_in(model: GPST, dtype: str) -> GPST:
+def multiply_in(model: GPSTModel, dtype: str) -> GPSTModel:
     """Changes a model in place, so that its generative layers multiply in `dtype`.
 
     Args:

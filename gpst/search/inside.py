@@ -13,7 +13,7 @@ from gpst.batch import ContextBatch
 from gpst.chart.atoms import AtomRule
 from gpst.chart.decode import decode, trees_of
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.tree import Tree
 
 
@@ -28,7 +28,7 @@ class InsideParse:
 
 @torch.no_grad()
 def inside_parse(
-    model: GPST,
+    model: GPSTModel,
     sentences: Sequence[Sequence[int]],
     inner: Sequence[Sequence[bool]] | None = None,
     atoms: AtomRule = "constrain_tree",

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.text import Context, Inner, TextTables
@@ -59,7 +59,7 @@ class TextResult:
 
 @torch.no_grad()
 def search_text(
-    model: GPST,
+    model: GPSTModel,
     contexts: Sequence[Context],
     *,
     beam: int = 20,
@@ -105,7 +105,7 @@ def search_text(
 
 
 def read_prompt(
-    model: GPST, contexts: Sequence[Context], beam: int, inner: Sequence[Inner] | None = None
+    model: GPSTModel, contexts: Sequence[Context], beam: int, inner: Sequence[Inner] | None = None
 ) -> Beam:
     """The hypotheses that have just written the last token of each (equally long) context."""
     search = _TextSearch(model, contexts, beam, inner)
@@ -116,7 +116,7 @@ def read_prompt(
 class _TextSearch:
     def __init__(
         self,
-        model: GPST,
+        model: GPSTModel,
         contexts: Sequence[Context],
         beam: int,
         inner: Sequence[Inner] | None,

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gpst.layers import at_least_fp32
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.packed import Product
 
 _TILE = 4096
@@ -25,7 +25,7 @@ _LOGITS = 1 << 26
 _TABLE, _PRODUCTS = "search_vocabulary", "search_products"
 
 
-def keep_vocabulary(model: GPST, dtype: torch.dtype | None) -> None:
+def keep_vocabulary(model: GPSTModel, dtype: torch.dtype | None) -> None:
     """The model gets its tied embedding in another precision, and packed tiles of it on a CPU."""
     weight = model.embedding.weight
     if dtype is not None and weight.dtype != dtype:
@@ -42,7 +42,7 @@ def _sizes(vocab_size: int) -> list[int]:
 class Vocabulary:
     """The tied embedding as what features are multiplied with."""
 
-    def __init__(self, model: GPST):
+    def __init__(self, model: GPSTModel):
         self.weight = model.embedding.weight
         self.table: Tensor = getattr(model, _TABLE, self.weight)
         on_cpu = self.table.device.type == "cpu"
@@ -108,7 +108,7 @@ class TokenScores:
 
 
 def log_p_of(
-    model: GPST, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
+    model: GPSTModel, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
 ) -> Float[Tensor, "M"]:
     """log softmax(features E^T) at one token a row, float64."""
     scores = TokenScores(Vocabulary(model), features, tokens)

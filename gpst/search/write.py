@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpst.layers import at_least_fp32
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
 from gpst.search.generate import Generation, replay
@@ -32,7 +32,7 @@ _UNDRAWN = -3
 
 @torch.no_grad()
 def sample_words(
-    model: GPST,
+    model: GPSTModel,
     prompts: Sequence[Context],
     *,
     max_new_tokens: int,
@@ -68,7 +68,7 @@ def sample_words(
 class _WordSampler:
     def __init__(
         self,
-        model: GPST,
+        model: GPSTModel,
         prompts: Sequence[Context],
         max_new_tokens: int,
         beam: int,

@@ -11,12 +11,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from data_prep.tokenizer.load import TokenizerError, load_tokenizer
+from gpst.build import build_model
 from gpst.classifier import split_classifier
 from gpst.config import ModelConfig, config_from_dict
 from gpst.hf.codec import Codec
 from gpst.hf.errors import ModelFolderError
 from gpst.hf.files import ModelFolder, open_model
-from gpst.model import build_model
 from pipeline.checkpoint_files import named_folder
 from pipeline.errors import ConfigError, DataError
 
@@ -153,12 +154,23 @@ def checkpoint_folder(path: Path) -> CheckpointFolder:
     Raises:
         ConfigError, data_prep.errors.DataPrepError: its tokenizer has no end-of-document token.
     """
-    from pipeline.convert import end_token
-
     stored = _checkpoint(path, "--model")
     last = end_token(stored.tokenizer)
     final = {*Codec.load(stored.tokenizer).final_tokens(), last}
     return CheckpointFolder(stored.path, stored.config, sorted(final), last, stored)
+
+
+def end_token(tokenizer: Path) -> int:
+    """The id of the token that ends a document."""
+    try:
+        return load_tokenizer(tokenizer).end_of_document_id
+    except TokenizerError as error:
+        if not (tokenizer / "tokenizer.json").is_file():
+            raise
+        # Its cure is an option of data_prep's.
+        what = str(error).partition(";")[0]
+        cure = f"name bos_token and eos_token in {tokenizer / 'tokenizer_config.json'}"
+        raise ConfigError(f"{what}; {cure}") from error
 
 
 def fingerprint(model: nn.Module) -> str:

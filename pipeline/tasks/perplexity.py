@@ -118,11 +118,11 @@ def _one_gpst(
     options: Options, path: str, dataset: Dataset, lines: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Figures of one GPST; a line a context is added to `lines`."""
-    from gpst.model import GPST
+    from gpst.model import GPSTModel
     from pipeline.tasks.loading import load_model
 
     loaded = load_model(path, options.device)
-    if not isinstance(loaded.model, GPST):
+    if not isinstance(loaded.model, GPSTModel):
         raise ConfigError(f"--model {path} is a GPT-2 baseline; give it as --gpt2")
     _check_tokenizer(loaded.tokenizer, dataset, path)
     limit = loaded.model.config.max_context_tokens

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from data_prep.files import write_atomically
-from gpst.model import build_model
+from gpst.build import build_model
 from pipeline.agreement import check_ranks_agree
 from pipeline.checkpoint import Checkpoints, load_init_weights
 from pipeline.config import RunConfig, config_to_dict, config_to_yaml
 from pipeline.engine import Engine, create_engine
 from pipeline.loop import Outcome, TaskEvaluation, Trainer, print_summary
 from pipeline.monitor import Monitor
-from pipeline.next_batch import NextBatch
+from pipeline.next_batch import NextBatchLoss
 from pipeline.peak import peak_of
 from pipeline.preflight import Plan
 from pipeline.removed import removed_settings
@@ -53,7 +53,7 @@ def train(
         finish: hears of the trained model before the engine is gone.
     """
     config, run_dir = plan.config, Path(plan.config.run_dir)
-    checkpoints = Checkpoints(run_dir, config.checkpoint, world, NextBatch(plan, world))
+    checkpoints = Checkpoints(run_dir, config.checkpoint, world, NextBatchLoss(plan, world))
     engine, state = start(plan, world, checkpoints, build)
     if world.is_main:
         run_dir.mkdir(parents=True, exist_ok=True)

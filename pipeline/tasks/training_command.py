@@ -59,7 +59,7 @@ class Configured(Protocol):
 
 
 C = TypeVar("C", bound=Configured)
-P = TypeVar("P", bound=Described)
+P = TypeVar("P")
 
 
 def _is_alone() -> bool:
@@ -85,8 +85,8 @@ class TrainingCommand(Generic[C, P]):
     """The plan of a run on so many ranks; rank 0 makes it before the others."""
     run: Callable[[P, World], int]
     """Trains on all ranks and returns the exit code."""
-    check_dry: Callable[[C, int], Described] | None = None
-    """What `--dry-run` checks instead, where it can do with less than a run."""
+    check_dry: Callable[[C, int], Described]
+    """What `--dry-run` checks: it may do with less than a run."""
 
     def main(self, argv: Sequence[str]) -> int:
         """Runs the command on this rank and returns its exit code."""
@@ -145,8 +145,7 @@ class TrainingCommand(Generic[C, P]):
             placement = find_placement(os.environ)
             if placement.rank == 0:
                 check_local_size(placement, os.environ)
-                check = self.check_dry or self.check
-                print(check(self._load(arguments), placement.size).describe(), flush=True)
+                print(self.check_dry(self._load(arguments), placement.size).describe(), flush=True)
             return 0
         except Exception as error:
             return report(error, self.name)

@@ -8,7 +8,7 @@ from torch import nn
 
 from gpst.hf.codec import Codec
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from pipeline.config import RunConfig
 from pipeline.data import ContextSource
 from pipeline.errors import ConfigError
@@ -52,7 +52,7 @@ class WatchedTreebank:
 
     def evaluate(self, model: nn.Module, world: World) -> dict[str, float]:
         """eval/f1, the mean of the sentences', and eval/corpus_f1, in percent; by rank 0."""
-        if not world.is_main or not isinstance(model, GPST):
+        if not world.is_main or not isinstance(model, GPSTModel):
             return {}
         spans: list[list[tuple[int, int]]] = [[] for _ in self._gold]
         with evaluating(model):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpst.chart.plan import ChartPlan, build_plan
-from gpst.model import plan_sizes
+from gpst.statistics import plan_sizes
 
 WORKED_SCORES = [0.1, 0.7, 0.9, 0.5, 0.2]
 WORKED = {

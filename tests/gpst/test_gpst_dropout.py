@@ -27,7 +27,7 @@ from gpst.composition import Composition, Decomposition, PairModel
 from gpst.config import CompositionConfig, ParserConfig
 from gpst.kernels import pair as pieces
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 
 RATE = 0.2
 PAIRS, TOLERANCE = 150, 0.03
@@ -272,11 +272,11 @@ RATES = {"dropout": 0.1, "head_dropout": 0.3}
 PARSER = ParserConfig(dim=16, num_heads=2, ffn_dim=32, num_layers=2, score_dim=24, dropout=0.4)
 
 
-def whole_model() -> GPST:
+def whole_model() -> GPSTModel:
     torch.manual_seed(0)
     chart = dataclasses.replace(CONFIG.composition, dropout=RATE)
     sizes = {"hidden_dim": 32, "ffn_dim": 64, "composition": chart, "parser": PARSER, **RATES}
-    return GPST(dataclasses.replace(CONFIG, **sizes))
+    return GPSTModel(dataclasses.replace(CONFIG, **sizes))
 
 
 @pytest.mark.parametrize("recompute", [set(), {"generator", "composition"}])

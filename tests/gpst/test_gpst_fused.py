@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import gpst.kernels
+from gpst.build import build_model
 from gpst.chart.inside import inside
 from gpst.chart.outside import outside
 from gpst.chart.plan import build_plan
 from gpst.composition import Composition, Decomposition
 from gpst.config import CompositionConfig, GPT2Config
 from gpst.kernels import fused_pieces, pair, use_triton
-from gpst.model import build_model
 from gpst.strict import ConfigError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

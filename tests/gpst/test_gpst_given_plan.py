@@ -11,13 +11,15 @@ from small_model import make_contexts, make_model
 from gpst.batch import ContextBatch
 from gpst.chart.plan import ChartPlan, build_plan
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.parser import add_noise
 
 LENGTHS = [[5, 1, 7, 2], [1], [2, 8]]
 
 
-def given_plan(model: GPST, batch: ContextBatch, noise: float = 0.0, seed: int = 0) -> ChartPlan:
+def given_plan(
+    model: GPSTModel, batch: ContextBatch, noise: float = 0.0, seed: int = 0
+) -> ChartPlan:
     torch.manual_seed(seed)
     with torch.no_grad():
         return model.plan(batch, add_noise(model.parser(batch), noise))

@@ -14,7 +14,7 @@ from gpst.batch import ContextBatch
 from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,12 +56,12 @@ def batch() -> ContextBatch:
     return ContextBatch.from_sentences(contexts).pin_memory()
 
 
-def make_model(dtype: torch.dtype) -> GPST:
+def make_model(dtype: torch.dtype) -> GPSTModel:
     torch.manual_seed(0)
-    return GPST(CONFIG).to("cuda", dtype).train()
+    return GPSTModel(CONFIG).to("cuda", dtype).train()
 
 
-def step(model: GPST, batch: ContextBatch, noise: float = 1.0, plan=None) -> torch.Tensor:
+def step(model: GPSTModel, batch: ContextBatch, noise: float = 1.0, plan=None) -> torch.Tensor:
     torch.manual_seed(1)
     loss = total_loss(model(batch, noise=noise, plan=plan).losses, batch.counts)
     loss.backward()

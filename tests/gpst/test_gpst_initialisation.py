@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gpst.build import build_model
 from gpst.config import (
     CompositionConfig,
     ConfigError,
@@ -18,7 +19,7 @@ from gpst.config import (
     config_from_dict,
     config_to_dict,
 )
-from gpst.model import GPST, build_model
+from gpst.model import GPSTModel
 
 INITS = ["width_scaled", "paper"]
 # Widths of 768 / 4 and 768 / 16: what is 0.02 at 768 is 0.04 and 0.08.
@@ -112,10 +113,10 @@ WIDTH_SCALED = COMMON | {
 }
 
 
-def make(init: str, seed: int = 0, **changes) -> GPST:
+def make(init: str, seed: int = 0, **changes) -> GPSTModel:
     torch.manual_seed(seed)
     model = build_model(replace(CONFIG, init=init, **changes))
-    assert isinstance(model, GPST)
+    assert isinstance(model, GPSTModel)
     return model
 
 

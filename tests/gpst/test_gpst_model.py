@@ -15,10 +15,10 @@ from small_model import CONFIG, make_contexts, make_model
 from gpst.batch import BatchCounts, ContextBatch
 from gpst.chart.decode import decode
 from gpst.losses import total_loss
-from gpst.model import GPST
+from gpst.model import GPSTModel
 
 
-def sums(model: GPST, contexts: list[list[list[int]]], **options) -> dict[str, torch.Tensor]:
+def sums(model: GPSTModel, contexts: list[list[list[int]]], **options) -> dict[str, torch.Tensor]:
     losses = model(ContextBatch.from_sentences(contexts), **options).losses
     return {name: term.sum for name, term in losses.items()}
 
@@ -60,7 +60,7 @@ def test_boundary_scores_of_sentences_of_many_lengths():
         torch.testing.assert_close(ours[name], gradient, msg=name)
 
 
-def gradients(model: GPST, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+def gradients(model: GPSTModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     model.zero_grad()
     loss.backward()
     # None stays None: a parameter that takes no part would hang or crash the ranks of a cluster.
@@ -255,7 +255,7 @@ def test_atoms_shape_what_is_trained_on(rule):
 
 def test_recomputation_repeats_the_random_numbers():
     torch.manual_seed(0)
-    model = GPST(CONFIG).double().train()
+    model = GPSTModel(CONFIG).double().train()
     batch = ContextBatch.from_sentences(make_contexts(LENGTHS))
     found = []
     for checkpointing in (set(), {"composition", "generator"}):
@@ -279,10 +279,10 @@ def test_noise_changes_the_order_only_in_the_chart():
 
 def test_half_precision_is_finite_and_close():
     torch.manual_seed(0)
-    model = GPST(CONFIG).eval()
+    model = GPSTModel(CONFIG).eval()
     batch = ContextBatch.from_sentences(make_contexts([[5, 1, 9, 60], [100]]))
     full = total_loss(model(batch).losses, batch.counts)
-    half_model = GPST(CONFIG).eval()
+    half_model = GPSTModel(CONFIG).eval()
     half_model.load_state_dict(model.state_dict())
     half_model = half_model.bfloat16()
     half = total_loss(half_model(batch).losses, batch.counts)

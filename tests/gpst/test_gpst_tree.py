@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from actions import actions_of
 
-from gpst.action import Action, actions_of
 from gpst.batch import BatchCounts, ContextBatch, padded_rows
 from gpst.config import ConfigError, config_from_dict, config_to_dict
-from gpst.tree import Tree, left_branching, right_branching
+from gpst.tree import Action, Tree, left_branching, right_branching
 
 WORDS = ["the", "old", "man", "sleeps"]
 

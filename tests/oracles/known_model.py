@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gpst.losses import LossTerm
-from gpst.model import ModelOutput
+from gpst.output import ModelOutput
 
 
 class Known(nn.Module):

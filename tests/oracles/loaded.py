@@ -13,7 +13,7 @@ import torch
 import torch._dynamo  # the first optimizer of a process imports it
 import torch.utils.tensorboard
 
-from gpst.model import build_model
+from gpst.build import build_model
 from pipeline.config import load_config
 from pipeline.preflight import check_run
 from pipeline.tasks import pretrain  # noqa: F401

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from gpst.build import build_model
 from gpst.losses import total_loss
-from gpst.model import build_model
 from pipeline.config import load_config
 from pipeline.optim import build_optimizer, set_rates
 from pipeline.preflight import check_run

@@ -20,7 +20,7 @@ from chart_oracle import cuts
 from torch import Tensor
 
 from gpst.composition import PairLayer
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.tree import Tree
 
 Span = tuple[int, int]
@@ -121,7 +121,7 @@ def parser_layer(layer: Any, x: Tensor) -> Tensor:
 class SlowSentence:
     """Chart, inside and outside of one sentence."""
 
-    model: GPST
+    model: GPSTModel
     leaves: Tensor
     boundary_scores: list[float]
     live: bool
@@ -217,7 +217,7 @@ class SlowSentence:
 class SlowLosses:
     """Sums of all losses over a batch given as contexts[context][sentence][token]."""
 
-    model: GPST
+    model: GPSTModel
     contexts: list[list[list[int]]]
     temperature: float = 1.0
 

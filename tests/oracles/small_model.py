@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.model import GPST
+from gpst.model import GPSTModel
 
 CONFIG = GPSTConfig(
     vocab_size=23,
@@ -26,11 +26,13 @@ CONFIG = GPSTConfig(
 )
 
 
-def make_model(seed: int = 0, **changes) -> GPST:
+def make_model(seed: int = 0, **changes) -> GPSTModel:
     """A model in float64 with all parameters large enough to matter, and no dropout."""
     composition = dataclasses.replace(CONFIG.composition, **changes.pop("composition", {}))
     torch.manual_seed(seed)
-    model = GPST(dataclasses.replace(CONFIG, composition=composition, **changes)).double().eval()
+    model = (
+        GPSTModel(dataclasses.replace(CONFIG, composition=composition, **changes)).double().eval()
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

@@ -14,9 +14,9 @@ import yaml
 from reference_layout import HEADS, V, layout, random_tensors
 
 from gpst import GPST
+from gpst.build import build_model
 from gpst.config import config_from_dict
 from gpst.hf.files import export, open_model
-from gpst.model import build_model
 from pipeline import convert
 from pipeline.checkpoint import load_init_weights
 from pipeline.config import load_config

@@ -31,8 +31,8 @@ from engine_cases import (
 )
 from plain_training import Reference, plain_adamw, plain_bf16
 
+from gpst.build import build_model
 from gpst.config import config_from_dict
-from gpst.model import build_model
 from pipeline.checkpoint import load_model_weights
 from pipeline.config import load_config
 from pipeline.preflight import check_run

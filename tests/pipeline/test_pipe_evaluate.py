@@ -11,9 +11,9 @@ from packing import VOCAB, write_random
 from torch import distributed
 
 from data_prep.shard import open_dataset
+from gpst.build import build_model
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.losses import LossTerm
-from gpst.model import build_model
 from pipeline.data import ContextSource
 from pipeline.evaluate import evaluate_model, evaluation_contexts
 

@@ -15,8 +15,8 @@ from episodes import play, python
 from safetensors.torch import load_file
 
 from gpst import GPST
+from gpst.build import build_model
 from gpst.hf.files import open_model
-from gpst.model import build_model
 from pipeline import convert, model_commands
 from pipeline.checkpoint import load_init_weights, load_model_weights
 from pipeline.checkpoint_files import list_checkpoints, whole_checkpoint

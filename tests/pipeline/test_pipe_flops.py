@@ -11,9 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.config import config_from_dict
 from gpst.losses import total_loss
-from gpst.model import build_model
 from pipeline.flops import batch_flops
 
 LENGTHS = [[1, 3, 9, 2], [17, 1], [1], [5, 4, 6]]

@@ -11,13 +11,13 @@ import pytest
 import torch
 from episodes import play
 
+from gpst.build import build_model
 from gpst.hf.files import export
-from gpst.model import build_model
 from pipeline.checkpoint import load_init_weights, load_model_weights
 from pipeline.checkpoint_files import list_checkpoints, whole_checkpoint
 from pipeline.config import load_config
 from pipeline.errors import CheckpointError, ConfigError, DataError
-from pipeline.next_batch import NextBatch
+from pipeline.next_batch import NextBatchLoss
 from pipeline.preflight import check_run
 from pipeline.saved_state import SavedState
 
@@ -103,7 +103,7 @@ def load_config_with(tmp_path: Path, init_from: str) -> None:
     load_config(file)
 
 
-class _Known(NextBatch):
+class _Known(NextBatchLoss):
     """Finds a loss that is known."""
 
     def __init__(self, config, loss: float | None):

@@ -14,8 +14,8 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gpst.build import build_model
 from gpst.config import config_from_dict
-from gpst.model import build_model
 from pipeline.checkpoint import load_model_weights
 from pipeline.checkpoint_files import list_checkpoints
 from pipeline.metrics_file import read_metrics

@@ -11,9 +11,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.config import config_from_dict
 from gpst.losses import total_loss
-from gpst.model import build_model
 from pipeline.activations import activation_bytes, assumed_batch
 from pipeline.config import REPOSITORY, load_config
 from pipeline.dry_run import check_dry_run

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from gpst.build import build_model
 from gpst.classifier import Classifier
 from gpst.config import config_from_dict
-from gpst.model import build_model
 from pipeline.config import OptimConfig
 from pipeline.optim import build_optimizer, set_rates
 

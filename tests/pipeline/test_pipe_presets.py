@@ -9,9 +9,9 @@ import torch
 import yaml
 
 from data_prep.manifest import Manifest, TokenizerRecord
+from gpst.build import build_model
 from gpst.config import GPSTConfig, GPT2Config
 from gpst.config import config_from_dict as model_from_dict
-from gpst.model import build_model
 from pipeline.config import REPOSITORY, load_config
 from pipeline.resolve import batch_plan, resolve_model
 

@@ -16,7 +16,7 @@ import gpst.hf
 from gpst.batch import ContextBatch
 from gpst.hf.files import open_model
 from gpst.hf.reference import convert as converted
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from pipeline import convert
 
 
@@ -68,7 +68,7 @@ def test_the_export_has_the_authors_values(case, values: AuthorsValues, export: 
     else:
         assert gpst.hf.GPSTForCausalLM is not None  # registers
         model = AutoModelForCausalLM.from_pretrained(export).eval().gpst
-    assert isinstance(model, GPST)
+    assert isinstance(model, GPSTModel)
     batch = ContextBatch.from_sentences(values.contexts)
     output, counts = model(batch), batch.counts
     for name, expected in values.losses.items():
@@ -89,7 +89,7 @@ def test_the_export_has_the_authors_values(case, values: AuthorsValues, export: 
 @torch.no_grad()
 def test_the_oracle_has_the_authors_values(values: AuthorsValues):
     found = converted(values.tensors, bos_token_id=BOS, heads=HEADS)
-    model = GPST(found.config)
+    model = GPSTModel(found.config)
     model.load_state_dict(found.weights)
     slow = SlowLosses(model.double().eval(), values.contexts)
     counts = ContextBatch.from_sentences(values.contexts).counts

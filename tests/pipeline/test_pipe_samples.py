@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gpst.build import build_model
 from gpst.config import config_from_dict
-from gpst.model import build_model
 from gpst.tree import Tree
 from pipeline.errors import ConfigError
 from pipeline.samples import FixedSentences, Samples, SentenceTree, tree_change

@@ -28,7 +28,7 @@ from pipeline import engine
 from pipeline.checkpoint import Checkpoints
 from pipeline.config import load_config
 from pipeline.engine import Engine
-from pipeline.next_batch import NextBatch
+from pipeline.next_batch import NextBatchLoss
 from pipeline.preflight import Plan, check_run
 from pipeline.step import take_step
 from pipeline.tasks.training import new_model, start
@@ -53,7 +53,7 @@ def train(world: World, output: Path, case: dict[str, Any]) -> int:
     if case["after"]:
         overrides.append(f"checkpoint.resume={output / case['after']}")
     plan = check_run(load_config(case["config"], overrides), world.size)
-    checkpoints = Checkpoints(folder, plan.config.checkpoint, world, NextBatch(plan, world))
+    checkpoints = Checkpoints(folder, plan.config.checkpoint, world, NextBatchLoss(plan, world))
     trained, state = start(plan, world, checkpoints, new_model)
     seen: dict[str, Any] = {"before": parameters(trained)}
     if not case["after"]:

@@ -51,5 +51,6 @@ main = TrainingCommand(
     load=_load,
     to_yaml=_to_yaml,
     check=_check,
+    check_dry=_check,
     run=_run,
 ).main

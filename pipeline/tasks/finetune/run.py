@@ -19,6 +19,7 @@ from pipeline.checkpoint_files import step_name
 from pipeline.config import RunConfig
 from pipeline.contexts import Split
 from pipeline.data import ContextSource
+from pipeline.dry_run import DryRun
 from pipeline.errors import ConfigError
 from pipeline.loop import Outcome as TrainingOutcome
 from pipeline.metrics_file import FILE_NAME, read_metrics
@@ -56,7 +57,8 @@ class FinetunePlan:
 
     def describe(self) -> str:
         """What `--dry-run` prints."""
-        first = next(iter(self.plans.values()))
+        plan = next(iter(self.plans.values()))
+        first = DryRun(plan.config, plan.batches, plan.source)
         seeds = ", ".join(map(str, self.plans))
         return (
             f"task         {self.task.name}: {self.num_examples:,} examples in "

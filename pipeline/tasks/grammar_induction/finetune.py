@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from gpst.mode import evaluating
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from pipeline.contexts import Split
 from pipeline.errors import ConfigError
 from pipeline.loop import TaskEvaluation
@@ -92,7 +92,7 @@ class GrammarInductionTask(FinetuneTask):
         self, model: nn.Module, gold: Sequence[GoldTree], parser: Parser, world: World
     ) -> list[list[Span]]:
         """Spans over words of every sentence; the ranks share the work, and all get it."""
-        assert isinstance(model, GPST)  # checked before the run
+        assert isinstance(model, GPSTModel)  # checked before the run
         mine = list(shared(world, len(gold)))
         sentences = [
             to_pieces(

@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from pipeline.errors import ConfigError
 from pipeline.talk import shows_bars
 from pipeline.tasks import loading
@@ -64,7 +64,7 @@ def induce(options: Options, gold: Sequence[GoldTree]) -> list[Induced]:
 def load(path: str, options: Options) -> LoadedModel:
     """A GPST. Raises ConfigError for another model."""
     loaded = loading.load_model(path, options.device)
-    if not isinstance(loaded.model, GPST):
+    if not isinstance(loaded.model, GPSTModel):
         raise ConfigError(f"--model {path}: is no GPST and induces no trees")
     return loaded
 
@@ -93,7 +93,7 @@ def _parse(
     options: Options, loaded: LoadedModel, gold: Sequence[GoldTree], parser: Parser
 ) -> tuple[list[list[Span]], float | None]:
     """Spans over words of each sentence, and sentences a second; None where some were kept."""
-    assert isinstance(loaded.model, GPST)
+    assert isinstance(loaded.model, GPSTModel)
     sentences = [
         to_pieces(tree.words, loaded.tokenizer, f"sentence {number}", options.leading_space)
         for number, tree in enumerate(gold, 1)

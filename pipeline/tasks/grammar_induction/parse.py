@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from gpst.batch import ContextBatch
 from gpst.chart.atoms import AtomRule
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.parse import search_text
 from gpst.tree import Tree
 from pipeline.errors import DataError
@@ -69,7 +69,7 @@ def to_pieces(
 
 @torch.no_grad()
 def parse(
-    model: GPST,
+    model: GPSTModel,
     sentences: Sequence[Sentence],
     *,
     parser: Parser,
@@ -100,14 +100,14 @@ def parse(
             yield number, tree.contract(sentence.word_of)
 
 
-def _inside(model: GPST, group: Sequence[Sentence], atoms: AtomRule) -> list[Tree]:
+def _inside(model: GPSTModel, group: Sequence[Sentence], atoms: AtomRule) -> list[Tree]:
     batch = ContextBatch.from_sentences(
         [[sentence.tokens] for sentence in group], [[sentence.inner] for sentence in group], atoms
     )
     return model.induced_trees(batch.to(model.embedding.weight.device))
 
 
-def _search(model: GPST, group: Sequence[Sentence], beam: int, sync: bool) -> list[Tree]:
+def _search(model: GPSTModel, group: Sequence[Sentence], beam: int, sync: bool) -> list[Tree]:
     found = search_text(
         model,
         [[sentence.tokens] for sentence in group],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, GPT2LMHeadModel
 
 from gpst.baseline import GPT2Baseline
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.generate import generate
 from gpst.search.sampling import Sampling, drawn_from
 from gpst.search.write import sample_words
@@ -40,13 +40,13 @@ def write_summaries(
     if isinstance(model, GPT2Baseline):
         found = _gpt2(model, prompts, seeds, config, end_token)
     else:
-        assert isinstance(model, GPST)
+        assert isinstance(model, GPSTModel)
         found = _gpst(model, prompts, seeds, config, final_tokens, end_token)
     return [words[:-1] if words[-1:] == [end_token] else words for words in found]
 
 
 def _gpst(
-    model: GPST,
+    model: GPSTModel,
     prompts: Sequence[Sentences],
     seeds: Sequence[int],
     config: SummarizationConfig,

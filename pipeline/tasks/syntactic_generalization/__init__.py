@@ -119,14 +119,14 @@ def _evaluate(
     path: str, suites: Sequence[Suite], options: Options
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A model's results, and its lines of predictions.jsonl."""
-    from gpst.model import GPST
+    from gpst.model import GPSTModel
     from pipeline.tasks.loading import load_model
     from pipeline.tasks.syntactic_generalization import score
     from pipeline.tasks.syntactic_generalization.kept import KeptSurprisals
     from pipeline.tasks.syntactic_generalization.surprisal import ModelSurprisals
 
     loaded = load_model(path, options.device)
-    searches = isinstance(loaded.model, GPST)
+    searches = isinstance(loaded.model, GPSTModel)
     default = max(1, 76800 // options.beam) if searches else 4096
     began = time.perf_counter()
     with tqdm(desc="reading", unit=" texts", disable=not shows_bars()) as bar:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import nn
 
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.parse import search_text
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.batches import batches
@@ -63,7 +63,7 @@ class ModelSurprisals:
         self._beam, self._batch_tokens, self._progress = beam, batch_tokens, progress
         config: Any = model.config
         self._limit: int = config.max_context_tokens
-        if isinstance(model, GPST):
+        if isinstance(model, GPSTModel):
             self._bits_of = self._gpst
         elif isinstance(getattr(model, "gpt2", None), nn.Module):
             self._bits_of = self._gpt2
@@ -89,7 +89,7 @@ class ModelSurprisals:
         return [own for own in found if own is not None]
 
     def _gpst(self, sequences: Sequence[list[int]]) -> list[list[float]]:
-        assert isinstance(self._model, GPST)
+        assert isinstance(self._model, GPSTModel)
         results = search_text(self._model, [[tokens] for tokens in sequences], beam=self._beam)
         return [result.surprisals.tolist() for result in results]
 

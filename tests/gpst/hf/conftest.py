@@ -10,9 +10,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from gpst.build import build_model
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.hf.files import export
-from gpst.model import build_model
 
 TEXT = [
     "The old man sailed the boats of the harbour.",

@@ -28,7 +28,7 @@ from transformers import GPT2Config, GPT2Model
 
 from gpst.batch import ContextBatch
 from gpst.hf.reference import ReferenceError, convert, read_tensors
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search.parse import search_text
 
 
@@ -141,9 +141,9 @@ class Theirs:
 
 
 @pytest.fixture(scope="module")
-def ours(tensors) -> GPST:
+def ours(tensors) -> GPSTModel:
     converted = convert(tensors, bos_token_id=3, heads=HEADS)
-    model = GPST(converted.config)
+    model = GPSTModel(converted.config)
     model.load_state_dict(converted.weights)
     return model.double().eval()
 

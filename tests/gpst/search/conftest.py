@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.model import GPST
+from gpst.model import GPSTModel
 
 COMP = -1
 
 
-def make_model(seed: int = 0, spread: float = 6.0, **changes) -> GPST:
+def make_model(seed: int = 0, spread: float = 6.0, **changes) -> GPSTModel:
     """A float64 model in evaluation mode whose predictions are far from uniform."""
     composition = {"dim": 8, "num_heads": 2, "ffn_dim": 16, "num_layers": 2, "score_dim": 8}
     composition |= changes.pop("composition", {})
@@ -31,7 +31,7 @@ def make_model(seed: int = 0, spread: float = 6.0, **changes) -> GPST:
         "num_token_layers": 2,
     }
     torch.manual_seed(seed)
-    model = GPST(
+    model = GPSTModel(
         GPSTConfig(
             **(sizes | changes),
             composition=CompositionConfig(**composition),
@@ -49,7 +49,7 @@ def make_model(seed: int = 0, spread: float = 6.0, **changes) -> GPST:
 class Oracle:
     """Slow and plain: no caches, no batches, one hypothesis at a time."""
 
-    model: GPST
+    model: GPSTModel
 
     @torch.no_grad()
     def log_p(self, actions: tuple[int, ...]) -> float:
@@ -121,7 +121,7 @@ def log_sum(values) -> float:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Callable[..., GPST]:
+def tiny() -> Callable[..., GPSTModel]:
     return make_model
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.search import vocabulary
 from gpst.search.half import multiply_in
 from gpst.search.packed import PackedLinear, Product
@@ -15,9 +15,9 @@ from gpst.search.parse import search_text
 from gpst.search.vocabulary import log_p_of
 
 
-def small_model(vocab_size: int = 50) -> GPST:
+def small_model(vocab_size: int = 50) -> GPSTModel:
     torch.manual_seed(0)
-    return GPST(
+    return GPSTModel(
         GPSTConfig(
             vocab_size, 0, max_context_tokens=32, hidden_dim=64, num_heads=4, ffn_dim=128,
             num_type_layers=2, num_token_layers=2,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from actions import actions_of
 
-from gpst.action import actions_of
 from gpst.batch import ContextBatch
 from gpst.search.candidates import COMP
 from gpst.search.parse import search_text

@@ -19,9 +19,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from gpst.build import build_model
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.hf.files import export
-from gpst.model import build_model
 
 ROOT = Path(__file__).parents[3]
 BROWSER = (

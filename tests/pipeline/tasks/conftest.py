@@ -12,9 +12,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
+from gpst.build import build_model
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.hf.files import export
-from gpst.model import build_model
 from pipeline.config import REPOSITORY
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,?!'"

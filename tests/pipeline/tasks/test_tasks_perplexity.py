@@ -11,9 +11,9 @@ import torch
 
 from data_prep.shard import open_dataset, write_dataset
 from gpst.batch import ContextBatch
+from gpst.build import build_model
 from gpst.config import GPT2Config, config_to_dict
 from gpst.hf.files import export, open_model
-from gpst.model import build_model
 from gpst.search.batches import search_batches
 from gpst.search.parse import search_text
 from pipeline import convert

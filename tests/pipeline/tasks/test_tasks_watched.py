@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_prep.shard import open_dataset
-from gpst.model import GPST
+from gpst.model import GPSTModel
 from gpst.tree import left_branching, right_branching
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, DataError
@@ -29,7 +29,7 @@ def treebank(tmp_path):
     return path
 
 
-class Branching(GPST):
+class Branching(GPSTModel):
     """Induces the trees that it is told to."""
 
     def __init__(self, shape):
