@@ -24,7 +24,7 @@ from torch import Tensor
 from gpst.kernels import pair
 from gpst.kernels.attention import _Blockwise
 from gpst.kernels.dropout import keep_mask
-from gpst.losses import vocabulary_loss
+from gpst.model.losses import vocabulary_loss
 
 Case = dict[str, Callable[[], object]]
 

@@ -20,8 +20,8 @@ from hardware import describe
 from stepping import Clock, load_model_config
 
 from gpst.batch import ContextBatch
-from gpst.losses import total_loss
-from gpst.model import GPSTModel
+from gpst.model.gpst import GPSTModel
+from gpst.model.losses import total_loss
 
 LENGTHS = [16, 32, 64, 128, 256, 512, 1024]
 

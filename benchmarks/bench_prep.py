@@ -103,12 +103,12 @@ def build(
 
 def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[str, float]:
     """CPU seconds of each step of a build in this process, all code warm."""
-    import data_prep.assemble as assemble
-    import data_prep.build as whole
-    import data_prep.encode as encode
-    import data_prep.unit as unit
-    from data_prep.job import BuildArguments
-    from data_prep.sources import get_source
+    import data_prep.build.assemble as assemble
+    import data_prep.build.build as whole
+    import data_prep.build.encode as encode
+    import data_prep.build.unit as unit
+    from data_prep.build.job import BuildArguments
+    from data_prep.sources.registry import get_source
 
     spent: dict[str, float] = {}
 

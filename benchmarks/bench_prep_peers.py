@@ -82,7 +82,7 @@ def _tiktoken(tokenizer: Path):
     """A tiktoken encoding of a GPT-2 vocabulary."""
     import tiktoken
 
-    from data_prep.encode import _byte_characters
+    from data_prep.build.encode import _byte_characters
     from data_prep.tokenizer.load import load_tokenizer
 
     loaded = load_tokenizer(tokenizer)

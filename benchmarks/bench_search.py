@@ -28,13 +28,13 @@ from stepping import load_model_config, partner
 from torch import Tensor
 
 from gpst.batch import ContextBatch
-from gpst.build import build_model
-from gpst.composition import plain_norm
-from gpst.hf.files import open_model
-from gpst.model import GPSTModel
+from gpst.export.files import open_model
+from gpst.layers.composition import plain_norm
+from gpst.model.build import build_model
+from gpst.model.gpst import GPSTModel
 from gpst.search.batches import in_order, search_batches
-from gpst.search.half import multiply_in
 from gpst.search.history import History
+from gpst.search.precision import multiply_in
 
 COMP = -1
 

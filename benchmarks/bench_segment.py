@@ -19,7 +19,7 @@ import numpy as np
 from hardware import describe
 
 from data_prep.errors import UsageError
-from data_prep.segment import NAMES, Segmenter, get_segmenter
+from data_prep.segment.segmenters import NAMES, Segmenter, get_segmenter
 
 SLOW_BYTES = 2 << 20  # the packages are slow: so much text is enough
 FAST_BYTES = 64 << 20

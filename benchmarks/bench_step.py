@@ -23,8 +23,8 @@ import torch
 from hardware import describe
 from stepping import Parts, Trainer, load_model_config, make_batch, partner
 
-from gpst.build import build_model
-from pipeline.flops import batch_flops
+from gpst.model.build import build_model
+from pipeline.cost.flops import batch_flops
 
 MODELS = ("gpst", "gpst_recomputed", "gpt2")
 

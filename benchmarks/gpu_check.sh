@@ -19,10 +19,10 @@ check() { # check NAME SECONDS COMMAND...
 for package in numba jaxtyping pytest; do # the three that a bare machine may lack
   "$PYTHON" -c "import $package" 2>/dev/null || echo "gpu_check: the package $package is missing" >&2
 done
-check self-check 60 "$PYTHON" -c 'import torch; from gpst.kernels.check import disagreement
+check self-check 60 "$PYTHON" -c 'import torch; from gpst.kernels.gpu.check import disagreement
 fault = disagreement(torch.device("cuda")); print(fault or "Triton agrees with PyTorch"); raise SystemExit(bool(fault))'
 check tests 90 "$PYTHON" -m pytest -q -p no:cacheprovider --noconftest -o addopts=--import-mode=importlib -W default \
-  tests/gpst/test_gpst_fused.py tests/gpst/test_gpst_kernels.py tests/gpst/test_gpst_gpu.py
+  tests/gpst/kernels/test_pair_fused.py tests/gpst/kernels/test_kernels.py tests/gpst/kernels/test_gpu.py
 check kernels 40 "$PYTHON" benchmarks/bench_kernels.py --device cuda --dtype bfloat16
 for kernels in triton torch; do
   GPST_KERNELS=$kernels check "step-small-$kernels" 60 "$PYTHON" benchmarks/bench_step.py --device cuda --bf16 \

@@ -11,7 +11,7 @@ With --longest N sentences are cut into pieces of at most N tokens, whose charts
 with 1 there are no constituents at all, and the generative model is a plain language model.
 
 An initialisation is `width_scaled`, `paper`, or one of them with some parts started as in the
-other (`gpst.initialisation.PARTS`): `width_scaled:heads` has the paper's random heads,
+other (`gpst.model.initialisation.PARTS`): `width_scaled:heads` has the paper's random heads,
 `paper:heads,scaling` has ours there.
 """
 
@@ -33,22 +33,22 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from gpst.batch import ContextBatch
-from gpst.build import build_model
-from gpst.initialisation import PARTS, start_as_in_paper
-from gpst.losses import total_loss
-from gpst.model import GPSTModel
-from pipeline.config import RunConfig, load_config
-from pipeline.data import ContextSource, open_datasets
-from pipeline.evaluate import evaluate_model
-from pipeline.optim import build_optimizer, set_rates
-from pipeline.ranks import find_placement
-from pipeline.resolve import resolve_model
-from pipeline.sampler import step_samples
-from pipeline.schedule import schedule
-from pipeline.step import micro_seed
-from pipeline.stop import StopRequest
-from pipeline.tasks.watched import WatchedTreebank, watched_treebank
-from pipeline.world import World
+from gpst.model.build import build_model
+from gpst.model.gpst import GPSTModel
+from gpst.model.initialisation import PARTS, start_as_in_paper
+from gpst.model.losses import total_loss
+from pipeline.config.batch_shape import resolve_model
+from pipeline.config.run import RunConfig, load_config
+from pipeline.data.order import step_samples
+from pipeline.data.source import ContextSource, open_datasets
+from pipeline.distributed.placement import find_placement
+from pipeline.distributed.signals import StopRequest
+from pipeline.distributed.world import World
+from pipeline.engine.optimizer import build_optimizer, set_rates
+from pipeline.evaluate.held_out import evaluate_model
+from pipeline.evaluate.treebank_probe import WatchedTreebank, watched_treebank
+from pipeline.train.schedule import schedule
+from pipeline.train.step import micro_seed
 
 RUNS = {"gpst": "configs/run/demo.yaml", "gpt2": "configs/run/demo_gpt2.yaml"}
 CELL = ("model", "init", "rate", "seed", "steps", "contexts")

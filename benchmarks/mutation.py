@@ -1,7 +1,7 @@
 """Do the tests see a fault? Each mutant is one small fault in the code; a test has to fail on it.
 
     python benchmarks/mutation.py                    # the listed mutants (benchmarks/mutants.yaml)
-    python benchmarks/mutation.py --only gpst/losses.py
+    python benchmarks/mutation.py --only gpst/model/losses.py
     python benchmarks/mutation.py --sample 60 --seed 1    # drawn ones: operators, constants, calls
 
 A mutant survives when all tests of its file (`tests` in mutants.yaml) pass. The code is copied, the

@@ -3,8 +3,8 @@
     python benchmarks/reproduction_cost.py                       the tables of docs/reproduce.md
     python benchmarks/reproduction_cost.py --measure gpst_small  tokens/s of a model on this machine
 
-Arithmetic a token is counted by pipeline/flops.py on contexts of 1,024 tokens with sentences of 24
-and the chart of random scores. Hours follow from it, a peak and a share of the peak (MFU) that is
+Arithmetic a token is counted by pipeline/cost/flops.py on contexts of 1,024 tokens with sentences
+of 24 and the chart of random scores. Hours follow from it, a peak and a share of the peak (MFU) that is
 assumed, not measured: give your own with --mfu. One JSON line a row.
 """
 
@@ -21,13 +21,13 @@ import yaml
 from hardware import describe
 
 from gpst.batch import ContextBatch
-from gpst.build import build_model
 from gpst.chart.plan import build_plan
 from gpst.config import GPSTConfig, ModelConfig, config_from_dict
-from gpst.losses import total_loss
-from gpst.statistics import plan_sizes
-from pipeline.config import REPOSITORY
-from pipeline.flops import batch_flops
+from gpst.model.build import build_model
+from gpst.model.losses import total_loss
+from gpst.model.statistics import plan_sizes
+from pipeline.config.run import REPOSITORY
+from pipeline.cost.flops import batch_flops
 
 VOCABULARY = 50_257
 SENTENCE, CONTEXT, PASS = 24, 1024, 256 * 1024
@@ -101,7 +101,7 @@ def estimates(names: list[str], gpus: int, peak_tflops: float, mfu: dict[str, fl
             "tokens_per_second": round(rate),
             "mfu_assumed": mfu[config.kind],
             "hours": {key: round(value, 2) for key, value in hours.items()},
-            # bf16 weights, fp32 masters and two moments; see pipeline/preflight.py.
+            # bf16 weights, fp32 masters and two moments; see pipeline/train/preflight.py.
             "checkpoint_gib": round(parameters * 14 / 2**30, 2),
         }
         print(json.dumps(row))

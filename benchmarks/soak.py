@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from pipeline.checkpoint_files import list_checkpoints
-from pipeline.metrics_file import read_metrics
-from pipeline.saved_state import MOMENTS, WEIGHT, SavedState
+from pipeline.checkpoint.files import list_checkpoints
+from pipeline.engine.saved_state import MOMENTS, WEIGHT, SavedState
+from pipeline.monitor.metrics_file import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "data" / "demo"

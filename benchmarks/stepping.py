@@ -13,7 +13,7 @@ import yaml
 
 from gpst.batch import ContextBatch
 from gpst.config import GPSTConfig, GPT2Config, ModelConfig, config_from_dict
-from gpst.losses import total_loss
+from gpst.model.losses import total_loss
 
 
 def load_model_config(path: str, vocab_size: int, schedule: str | None = None) -> GPSTConfig:
@@ -108,10 +108,10 @@ class Parts:
     """Times of the parts of GPST, summed over steps; on a GPU each part is waited for."""
 
     def __init__(self, model: torch.nn.Module, device: str):
-        from gpst import losses
-        from gpst import model as parts
         from gpst.chart import inside, outside
-        from gpst.chart.pairs import PairPass
+        from gpst.chart.pair_pass import PairPass
+        from gpst.model import gpst as parts
+        from gpst.model import losses
 
         self.device = device
         self.active = True

@@ -24,12 +24,12 @@ from benchmarks.synthetic_languages import LANGUAGES, Language
 from gpst.batch import ContextBatch
 from gpst.chart.plan import ChartPlan
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.layers import init_linear
-from gpst.losses import total_loss
-from gpst.model import GPSTModel
+from gpst.layers.transformer import init_linear
+from gpst.model.gpst import GPSTModel
+from gpst.model.losses import total_loss
 from gpst.search.parse import search_text
-from pipeline.tasks.grammar_induction.baselines import baseline_scores
-from pipeline.tasks.grammar_induction.score import score_trees
+from pipeline.evaluate.grammar_induction.baselines import baseline_scores
+from pipeline.evaluate.grammar_induction.f1 import score_trees
 from pipeline.treebank import GoldTree
 
 

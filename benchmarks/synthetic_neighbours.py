@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from benchmarks.synthetic_languages import LANGUAGES, Language
-from pipeline.tasks.grammar_induction.baselines import baseline_scores, best_binary
-from pipeline.tasks.grammar_induction.score import score_trees
+from pipeline.evaluate.grammar_induction.baselines import baseline_scores, best_binary
+from pipeline.evaluate.grammar_induction.f1 import score_trees
 from pipeline.treebank import GoldTree
 
 _FLOOR = -9.0

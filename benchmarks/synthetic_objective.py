@@ -28,9 +28,9 @@ import torch
 from benchmarks.synthetic_grammar import PlanFor, Sentences, Settings, one_by_one, train
 from benchmarks.synthetic_languages import LANGUAGES
 from gpst.chart.plan import ChartPlan, build_plan
-from gpst.model import GPSTModel
-from pipeline.tasks.grammar_induction.baselines import best_binary, random_tree, right_branching
-from pipeline.tasks.grammar_induction.score import score_trees
+from gpst.model.gpst import GPSTModel
+from pipeline.evaluate.grammar_induction.baselines import best_binary, random_tree, right_branching
+from pipeline.evaluate.grammar_induction.f1 import score_trees
 
 Span = tuple[int, int]
 Trees = Callable[[Sentences], Sequence[Iterable[Span]]]

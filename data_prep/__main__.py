@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data_prep.arguments import make_parser
-from data_prep.commands import run
+from data_prep.cli.arguments import make_parser
+from data_prep.cli.commands import run
 from data_prep.errors import EXIT_INTERRUPTED, DataPrepError
 
 

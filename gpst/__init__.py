@@ -8,7 +8,7 @@ stays light.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpst.hf.interface import GPST
+    from gpst.api import GPST
 
 __all__ = ["GPST", "__version__"]
 __version__ = "0.1.0"
@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "GPST":
-        from gpst.hf.interface import GPST
+        from gpst.api import GPST
 
         return GPST
     raise AttributeError(f"module 'gpst' has no attribute {name!r}")

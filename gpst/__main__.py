@@ -4,7 +4,7 @@ import sys
 
 if __name__ == "__main__":
     try:
-        from gpst.hf.commands import main
+        from gpst.cli.commands import main
 
         code = main(sys.argv[1:])
     except KeyboardInterrupt:  # while the modules were loaded

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpst.strict import ConfigError, build, check_types, refusal
+from gpst.parsing import ConfigError, build, check_types, refusal
 
 __all__ = [
     "CompositionConfig",

@@ -2,7 +2,7 @@
 
 import sys
 
-from pipeline.model_commands import main
+from pipeline.cli.model_commands import main
 
 if __name__ == "__main__":
     sys.exit(main(["demo", *sys.argv[1:]]))

@@ -14,7 +14,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is importe
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 from pipeline.__main__ import main  # noqa: E402
-from pipeline.stop import end_process  # noqa: E402
+from pipeline.distributed.signals import end_process  # noqa: E402
 
 if __name__ == "__main__":
     end_process(main(["pretrain", *sys.argv[1:]]))

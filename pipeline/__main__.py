@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from pipeline import doctor, report
+from pipeline.cli import doctor
 from pipeline.errors import EXIT_USAGE
-from pipeline.tasks import finetune, pretrain
+from pipeline.finetune import command as finetune
+from pipeline.report import command as report
+from pipeline.train import pretrain
 
 TASKS = {
     "pretrain": pretrain.main,

@@ -1,7 +1,7 @@
 """The folder of a run: what lies where, whether it can be written, and its one writer.
 
 run_dir/config.yaml, metrics.jsonl, samples.jsonl, tensorboard/, checkpoints/, lock
-run_dir/abandoned-001/      a line of the run that was left by a rewind (pipeline/lines.py)
+run_dir/abandoned-001/      a line of the run that was left by a rewind (checkpoint/lines.py)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
-from data_prep.lock import is_there
+from data_prep.format.lock import is_there
 from pipeline.errors import ConfigError, DataError
 
 CONFIG = "config.yaml"

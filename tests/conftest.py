@@ -54,7 +54,7 @@ def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset directory of `VOCAB_SIZE` tokens w0, w1, ..., with held-out documents."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from data_prep.shard import write_dataset
+    from data_prep.format.shard import write_dataset
 
     path = tmp_path_factory.mktemp("toy") / "dataset"
     write_dataset(path, toy_documents(60, 0), vocab_size=VOCAB_SIZE, validation=toy_documents(9, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from data_prep.segment.abbreviations import word_table
 from data_prep.segment.rules import (
     CLOSER,
     DIGIT,
@@ -14,7 +15,6 @@ from data_prep.segment.rules import (
     UPPER,
     cut_documents,
 )
-from data_prep.segment.words import word_table
 
 VERSION = 1
 
@@ -36,7 +36,7 @@ WORDS = word_table()
 
 
 class FastSegmenter:
-    """The default: own rules, compiled. See ``data_prep.segment.Segmenter``."""
+    """The default: own rules, compiled. See ``data_prep.segment.segmenters.Segmenter``."""
 
     name = "fast"
     version = str(VERSION)

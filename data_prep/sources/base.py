@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
-from data_prep.sources.encodings import AUTO, known_encoding
+from data_prep.text.batch import RawBatch, Recorder
+from data_prep.text.encodings import AUTO, known_encoding
 
 MIB = 1 << 20
 
@@ -51,7 +51,8 @@ class SourceOptions:
 class InputFile(NamedTuple):
     """A file of the input: its path as given and its size in bytes.
 
-    modified_ns: time of the last change. ends: hash of its start and end (data_prep.input_record).
+    modified_ns: time of the last change. ends: hash of its start and end
+    (build/input_record.py).
     identity: tells it from other files, whatever the path (0: unknown).
     """
 

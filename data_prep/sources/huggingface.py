@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
 from data_prep.packages import PackageError, import_package
 from data_prep.sources.base import MIB, InputFile, Part, SourceOptions
 from data_prep.sources.jsonl import encode_text
 from data_prep.sources.ranges import in_batches
+from data_prep.text.batch import RawBatch, Recorder
 
 SHARD_WEIGHT = 32 * MIB  # unknown before it is read
 

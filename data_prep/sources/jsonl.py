@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
 from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.long_lines import LONG_LINE, LongLine
@@ -17,6 +16,7 @@ from data_prep.sources.ranges import (
     stream_pieces,
 )
 from data_prep.sources.streams import COMPRESSED
+from data_prep.text.batch import RawBatch, Recorder
 
 UTF8_MARK = b"\xef\xbb\xbf"
 _ARRAY = "an array, not an object a line; convert it: jq -c '.[]' FILE"

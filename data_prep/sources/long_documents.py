@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data_prep.batch import RawBatch, Recorder
+from data_prep.text.batch import RawBatch, Recorder
 
 MAX_DOCUMENT_BYTES = 8 << 20
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from data_prep.batch import Recorder
 from data_prep.sources.base import Part, SourceOptions
-from data_prep.sources.encodings import SAMPLE_BYTES, UTF8, Finding, as_utf8, decoder, look
 from data_prep.sources.streams import BrokenStreamError, compression_of, open_stream
+from data_prep.text.batch import Recorder
+from data_prep.text.encodings import SAMPLE_BYTES, UTF8, Finding, as_utf8, decoder, look
 
 
 class TextStream:

@@ -17,7 +17,6 @@ from itertools import groupby, islice
 
 import numpy as np
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.archive import Member, read_members
 from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
 from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
@@ -35,6 +34,7 @@ from data_prep.sources.streams import (
     open_stream,
 )
 from data_prep.sources.text import read_whole
+from data_prep.text.batch import RawBatch, Recorder
 
 OUTER_MEMBER = (".xz", ".tar")
 LONGEST_INNER = 1 << 30  # an archive inside the outer one is a few MiB

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.errors import UsageError
 from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.ranges import BATCH_BYTES
+from data_prep.text.batch import RawBatch, Recorder
 
 # bytes of a batch that a dictionary's texts, each in every row, would take
 MOST_REPEATED = 32 << 20

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
-from data_prep.sources.encodings import UTF8
 from data_prep.sources.long_documents import cut_point
 from data_prep.sources.opening import TextStream, is_plain_text, open_text
 from data_prep.sources.streams import (
@@ -18,6 +16,8 @@ from data_prep.sources.streams import (
     compression_of,
     text_weight,
 )
+from data_prep.text.batch import RawBatch, Recorder
+from data_prep.text.encodings import UTF8
 
 RANGE_BYTES = 16 << 20  # a plain file is cut into ranges of this size
 BATCH_BYTES = 2 << 20

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
 from data_prep.sources.blank_lines import BLANK_LINE_ENDS, find_blocks
-from data_prep.sources.encodings import BINARY_HEADS
 from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.opening import open_text
 from data_prep.sources.ranges import (
@@ -25,6 +23,8 @@ from data_prep.sources.streams import (
     ByteStream,
     text_weight,
 )
+from data_prep.text.batch import RawBatch, Recorder
+from data_prep.text.encodings import BINARY_HEADS
 
 SMALL_FILE = 1 << 16  # bytes; smaller files are read in one go, and looked at in batches
 _OTHER_HEADS = (*COMPRESSED_HEADS, *BINARY_HEADS)  # of files that are more than their bytes

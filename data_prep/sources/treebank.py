@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, SourceOptions
 from data_prep.sources.opening import TextStream, open_text
 from data_prep.sources.ranges import in_batches
 from data_prep.sources.streams import CHUNK, COMPRESSED, BrokenStreamError, text_weight
+from data_prep.text.batch import RawBatch, Recorder
 
 _TOKEN = re.compile(rb"\(|\)|[^\s()]+")
 _BRACKETS = {

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from data_prep.batch import RawBatch, Recorder
 from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
 from data_prep.sources.blank_lines import LOOK_BACK, WINDOW
 from data_prep.sources.ranges import (
@@ -20,6 +19,7 @@ from data_prep.sources.ranges import (
     stream_pieces,
 )
 from data_prep.sources.streams import CHUNK, COMPRESSED
+from data_prep.text.batch import RawBatch, Recorder
 
 _FIRST_TITLE = re.compile(rb"[ \t\r]*?(?P<title> = (?!=)[^\n]*[^=\n] = \r?\n)")
 # without an alternative at its start, re looks for its first character fast

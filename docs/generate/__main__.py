@@ -1,6 +1,6 @@
 """Writes the generated pages of the documentation: `python docs/generate [--tree MODEL]`.
 
-docs/reference/ comes from the code (configuration, commands, functions, messages), docs/pictures/
+docs/reference/ comes from the code (configuration, commands, functions), docs/pictures/
 from its charts. A test compares what is committed with what this writes; `make docs` writes it.
 """
 
@@ -14,7 +14,6 @@ DOCS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
 import drawings  # noqa: E402
-import messages  # noqa: E402
 import reference  # noqa: E402
 
 
@@ -24,7 +23,6 @@ def pages() -> dict[str, str]:
         "reference/configuration.md": reference.configuration(),
         "reference/commands.md": reference.commands(),
         "reference/functions.md": reference.functions(DOCS),
-        "reference/messages.md": messages.page(),
         **{f"pictures/{name}.svg": svg for name, svg in drawings.pictures().items()},
     }
 

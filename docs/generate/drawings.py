@@ -166,8 +166,8 @@ def routes() -> str:
 
 def induced_tree(folder: str) -> str:
     """The tree that a model induces for SENTENCE, and the surprisal of each word in bits."""
-    from gpst.hf.formats import draw
-    from gpst.hf.interface import GPST
+    from gpst.api import GPST
+    from gpst.render import draw
 
     model: Any = GPST.from_pretrained(folder, "cpu")
     drawing = draw(model.parse(SENTENCE))

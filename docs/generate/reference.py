@@ -19,12 +19,12 @@ from unittest import mock
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.config import GPT2Config as BaselineConfig
-from pipeline import config as run
-from pipeline.paths import PathText
-from pipeline.tasks.finetune.config import FinetuneConfig, FinetuneTrainConfig
-from pipeline.tasks.glue.config import GlueConfig
-from pipeline.tasks.grammar_induction.config import GrammarInductionConfig
-from pipeline.tasks.summarization.config import SummarizationConfig
+from pipeline.config import run as run
+from pipeline.config.paths import PathText
+from pipeline.finetune.config import FinetuneConfig, FinetuneTrainConfig
+from pipeline.finetune.glue.config import GlueConfig
+from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
+from pipeline.finetune.summarization.config import SummarizationConfig
 
 GENERATED = "<!-- Written by `python docs/generate`; change the code, not this page. -->\n"
 
@@ -141,12 +141,14 @@ _LAUNCH = "bash launch/"
 def command_list() -> dict[str, tuple[str, Callable[[Sequence[str]], object], list[str]]]:
     """Command as typed -> (console script, function on arguments, arguments before --help)."""
     from data_prep.__main__ import main as prep
-    from gpst.hf.commands import main as model_command
+    from gpst.cli.commands import main as model_command
     from gpst.web.server import main as page
-    from pipeline import doctor, report
-    from pipeline.convert import main as convert
-    from pipeline.tasks import __main__ as evaluate
-    from pipeline.tasks import finetune, pretrain
+    from pipeline.cli import doctor
+    from pipeline.cli import evaluate as evaluate
+    from pipeline.cli.convert import main as convert
+    from pipeline.finetune import command as finetune
+    from pipeline.report import command as report
+    from pipeline.train import pretrain
     from pipeline.treebank.__main__ import main as treebank
 
     found: dict = {f"python -m data_prep {name}": ("gpst-prep", prep, [name]) for name in PREP}

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.pairs import Incoming, PairPass, Pairs
+from gpst.chart.pair_pass import Incoming, PairPass, Pairs
 from gpst.chart.plan import ChartPlan, Level
-from gpst.composition import Composition
-from gpst.kernels import use_triton
+from gpst.kernels.choice import use_triton
 from gpst.kernels.pair import add_norm_backward
+from gpst.layers.composition import Composition
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _mix(
     """Fills the level's rows of the tables and its weights from its edges' vectors and scores."""
     dim = vectors.shape[1]
     if use_triton(vectors):
-        from gpst.kernels.triton_segments import segment_mix
+        from gpst.kernels.gpu.segments import segment_mix
 
         cells, offsets = level.cells, _offsets(settings.plan, level)
         values, inverse_std[cells], weights[level.edges], heights[cells] = segment_mix(
@@ -217,7 +217,7 @@ def _through_softmax(
     live = mixed[0] - mixed[1] if len(mixed) == 2 else mixed[0]
     edge_heights = _edge_heights(plan, level, heights)
     if use_triton(vectors):
-        from gpst.kernels.triton_segments import segment_mix_backward
+        from gpst.kernels.gpu.segments import segment_mix_backward
 
         into_scores, into_edge_heights = segment_mix_backward(
             vectors, weights[level.edges], _offsets(plan, level), live, settings.temperature,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpst.compiled import compiled
+from gpst.jit.compiled import compiled
 
 SCORE, HEIGHT = 0, 1
 _NONE = -1

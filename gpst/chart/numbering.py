@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpst.chart import merge
-from gpst.compiled import compiled
+from gpst.jit.compiled import compiled
 
 
 @compiled

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.pairs import Incoming, PairPass, Pairs
+from gpst.chart.pair_pass import Incoming, PairPass, Pairs
 from gpst.chart.plan import ChartPlan, OutsideLevel
-from gpst.composition import Decomposition
-from gpst.kernels import use_triton
+from gpst.kernels.choice import use_triton
+from gpst.layers.composition import Decomposition
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _offsets(child: Tensor, size: int) -> Tensor:
 def _into_scores(vectors: Tensor, weights: Tensor, child: Tensor, mixed: Tensor) -> Tensor:
     """Gradient of the messages' scores from that of the children's vectors, (children, D)."""
     if use_triton(vectors):
-        from gpst.kernels.triton_segments import segment_mix_backward
+        from gpst.kernels.gpu.segments import segment_mix_backward
 
         return segment_mix_backward(vectors, weights, _offsets(child, len(mixed)), mixed)[0]
     into_w = (vectors * mixed.index_select(0, child)).sum(1)
@@ -115,7 +115,7 @@ class _Outside(torch.autograd.Function):
             vectors_of_levels.append(vectors)
             child, size = plan.message_child[level.messages], level.last_row - level.first_row
             if use_triton(vectors):
-                from gpst.kernels.triton_segments import segment_mix
+                from gpst.kernels.gpu.segments import segment_mix
 
                 mixed, _, w, _ = segment_mix(vectors, scores, _offsets(child, size))
             else:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gpst.chart.weights import Linear, LinearSum
+from gpst.chart.pair_weights import Linear, LinearSum
 from gpst.kernels import pair
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpst.compiled import compiled
+from gpst.jit.compiled import compiled
 
 # Multipliers of integer hashes with little bias (a public search by C. Wellons; Weyl's sequence).
 _WEYL, _FIRST, _SECOND = np.uint32(0x9E3779B9), np.uint32(0x7FEB352D), np.uint32(0x846CA68B)

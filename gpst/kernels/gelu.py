@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.kernels import use_numba
+from gpst.kernels.choice import use_numba
 
 
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
@@ -22,10 +22,10 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, tanh: bool) -> Tensor:
-        from gpst.kernels import numba_gelu
+        from gpst.kernels.cpu import gelu
 
         value = x.clone(memory_format=torch.contiguous_format)
-        slope = numba_gelu.gelu_(value, tanh)
+        slope = gelu.gelu_(value, tanh)
         ctx.save_for_backward(slope)
         return value
 

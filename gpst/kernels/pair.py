@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gpst.kernels import fused_pieces
+from gpst.kernels.choice import fused_pieces
 
 
 def pair_attention(

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpst.kernels import wish
+from gpst.kernels.choice import wish
 
 _LARGE = 1 << 26
 """Multiplications from which on a product pays for oneDNN's first look at its shape, 0.4 ms."""

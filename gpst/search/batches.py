@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpst.model import GPSTModel
+from gpst.model.gpst import GPSTModel
+from gpst.search.constraints import Context, Inner
 from gpst.search.parse import TextResult, search_text
-from gpst.search.text import Context, Inner
 
 _CPU_ROWS, _GPU_ROWS = 1024, 8192
 _CPU_BYTES = 1 << 30

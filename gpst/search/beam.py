@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gpst.composition import plain_norm
-from gpst.model import GPSTModel
+from gpst.layers.composition import plain_norm
+from gpst.model.gpst import GPSTModel
 from gpst.search.candidates import COMP, START, Candidates, Reading
 from gpst.search.history import History
 from gpst.search.vocabulary import TokenScores, Vocabulary

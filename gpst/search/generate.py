@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from gpst.layers import at_least_fp32
-from gpst.mode import evaluating
-from gpst.model import GPSTModel
+from gpst.layers.transformer import at_least_fp32
+from gpst.model.gpst import GPSTModel
+from gpst.model.modes import evaluating
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
+from gpst.search.constraints import Context
 from gpst.search.parse import read_prompt
 from gpst.search.sampling import Sampling, drawn_from
-from gpst.search.text import Context
 from gpst.tree import Tree
 
 NOTHING = -3

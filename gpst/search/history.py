@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gpst.layers import CausalBlock, CausalStack
+from gpst.layers.transformer import CausalBlock, CausalStack
 
 _ROOM = 64
 _APART = ("cpu",)

@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gpst.mode import evaluating
-from gpst.model import GPSTModel
+from gpst.model.gpst import GPSTModel
+from gpst.model.modes import evaluating
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
-from gpst.search.text import Context, Inner, TextTables
+from gpst.search.constraints import Context, Inner, TextTables
 from gpst.tree import Tree
 
 

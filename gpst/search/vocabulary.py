@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gpst.layers import at_least_fp32
-from gpst.model import GPSTModel
-from gpst.search.packed import Product
+from gpst.kernels.packed_linear import Product
+from gpst.layers.transformer import at_least_fp32
+from gpst.model.gpst import GPSTModel
 
 _TILE = 4096
 """Tokens at a time: the logits of 250 rows stay in the processor's cache."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpst.hf.commands import (
+from gpst.cli.commands import (
     EXIT_USAGE,
     Opener,
     Parser,
@@ -15,10 +15,10 @@ from gpst.hf.commands import (
     open_exported,
     options_of,
 )
-from gpst.hf.errors import ModelFolderError
+from gpst.export.errors import ModelFolderError
 
 if TYPE_CHECKING:
-    from gpst.hf.interface import GPST
+    from gpst.api import GPST
 
 PAGE = Path(__file__).with_name("page.html")
 MAX_CHARACTERS = 400
@@ -31,7 +31,7 @@ def create_app(model: "GPST") -> Any:
     from fastapi import Body, FastAPI
     from fastapi.responses import FileResponse, JSONResponse
 
-    from gpst.hf.formats import as_svg
+    from gpst.render import as_svg
     from gpst.search.sampling import Sampling
 
     app = FastAPI(title="GPST", docs_url=None, redoc_url=None, openapi_url=None)
@@ -108,7 +108,7 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
     try:
         import uvicorn
 
-        from gpst.hf.interface import GPST
+        from gpst.api import GPST
 
         app = create_app(GPST.from_pretrained(opener(options.model), options.device))
     except ImportError as error:

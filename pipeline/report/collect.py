@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.metrics_file import FILE_NAME, read_metrics
+from pipeline.evaluate.results import RESULTS
+from pipeline.monitor.metrics_file import FILE_NAME, read_metrics
 from pipeline.run_folder import ABANDONED
-from pipeline.tasks.outcome import RESULTS
 
 
 @dataclass(frozen=True)

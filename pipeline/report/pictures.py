@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpst.hf.formats import as_svg
-from gpst.hf.interface import ParsedSentence
+from gpst.api import ParsedSentence
+from gpst.render import as_svg
 from gpst.tree import Tree
+from pipeline.evaluate.results import PREDICTIONS
 from pipeline.report.charts import chart
 from pipeline.report.collect import Result, Training, label, read_lines
 from pipeline.run_folder import SAMPLES
-from pipeline.tasks.outcome import PREDICTIONS
 
 _CURVES = {
     "loss": ("Training loss", False),

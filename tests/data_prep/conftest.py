@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.batch import Recorder
-from data_prep.decode import clean_documents
-from data_prep.sources import find_input, get_source
 from data_prep.sources.base import SourceOptions
+from data_prep.sources.registry import find_input, get_source
+from data_prep.text.batch import Recorder
+from data_prep.text.decode import clean_documents
 from data_prep.tokenizer.train import train_tokenizer
 
 SAMPLE = (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config import REPOSITORY as ROOT
-from pipeline.config import load_config
+from pipeline.config.run import REPOSITORY as ROOT
+from pipeline.config.run import load_config
 
 sys.path.insert(0, str(ROOT / "docs" / "generate"))
 import reference

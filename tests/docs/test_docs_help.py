@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from pipeline import talk
-from pipeline.config import REPOSITORY
-from pipeline.monitor import Monitor
+from pipeline import terminal
+from pipeline.config.run import REPOSITORY
+from pipeline.monitor.monitor import Monitor
 
 sys.path.insert(0, str(REPOSITORY / "docs" / "generate"))
 import reference
@@ -39,18 +39,18 @@ def test_help_has_an_example_exit_codes_and_no_colours(name):
 
 def test_quiet_leaves_out_talk_and_bars(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert talk.shows_bars()
-    talk.say("hello")
+    assert terminal.shows_bars()
+    terminal.say("hello")
     assert capsys.readouterr().err == "hello\n"
-    talk.be_quiet()
+    terminal.be_quiet()
     try:
-        talk.say("hello")
-        assert not talk.shows_bars()
-        with talk.stream() as stream:
+        terminal.say("hello")
+        assert not terminal.shows_bars()
+        with terminal.stream() as stream:
             print("lost", file=stream)
         assert capsys.readouterr().err == ""
     finally:
-        talk.be_quiet(False)
+        terminal.be_quiet(False)
 
 
 def test_a_monitor_writes_lines_and_no_colours_where_it_is_told(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import REPOSITORY as ROOT
+from pipeline.config.run import REPOSITORY as ROOT
 
 FOLDERS = ("gpst", "data_prep", "pipeline", "launch", "configs", "benchmarks", "docs", "tests")
 TOPS = (*FOLDERS, "design", "shared")
@@ -71,4 +71,4 @@ def test_what_is_gone_is_found():
         "old_script.sh",
         "pipeline.gone",
     ]
-    assert gone("gpst/model.py, launch/parse.sh, configs/run/NAME.yaml, -m pipeline", ROOT) == []
+    assert gone("gpst/tree.py, launch/parse.sh, configs/run/NAME.yaml, -m pipeline", ROOT) == []

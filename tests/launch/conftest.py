@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.metrics_file import read_metrics
+from pipeline.monitor.metrics_file import read_metrics
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checkpoint_files import list_checkpoints
+from pipeline.checkpoint.files import list_checkpoints
 
 ROOT = Path(__file__).parents[2]
 PRETRAIN = ROOT / "launch" / "pretrain.sh"

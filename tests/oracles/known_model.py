@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gpst.losses import LossTerm
-from gpst.output import ModelOutput
+from gpst.model.losses import LossTerm
+from gpst.model.output import ModelOutput
 
 
 class Known(nn.Module):

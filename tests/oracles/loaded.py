@@ -13,10 +13,10 @@ import torch
 import torch._dynamo  # the first optimizer of a process imports it
 import torch.utils.tensorboard
 
-from gpst.build import build_model
-from pipeline.config import load_config
-from pipeline.preflight import check_run
-from pipeline.tasks import pretrain  # noqa: F401
+from gpst.model.build import build_model
+from pipeline.config.run import load_config
+from pipeline.train import pretrain  # noqa: F401
+from pipeline.train.preflight import check_run
 
 
 def warm_up(config: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.shard import Dataset, write_dataset
+from data_prep.format.shard import Dataset, write_dataset
 
 VOCAB = 50
 END = [0]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from gpst.build import build_model
-from gpst.losses import total_loss
-from pipeline.config import load_config
-from pipeline.optim import build_optimizer, set_rates
-from pipeline.preflight import check_run
-from pipeline.sampler import batch_samples, step_samples
-from pipeline.schedule import schedule
+from gpst.model.build import build_model
+from gpst.model.losses import total_loss
+from pipeline.config.run import load_config
+from pipeline.data.order import batch_samples, step_samples
+from pipeline.engine.optimizer import build_optimizer, set_rates
+from pipeline.train.preflight import check_run
+from pipeline.train.schedule import schedule
 
 
 class Reference(NamedTuple):

@@ -23,14 +23,15 @@ from typing import Any
 
 import torch
 
-from pipeline import checkpoint, loop, monitor, state
-from pipeline.config import load_config
+from pipeline.checkpoint import manager, trainer_state
+from pipeline.config.run import load_config
+from pipeline.distributed.signals import StopRequest
+from pipeline.distributed.world import World
 from pipeline.errors import CheckpointError, explain
-from pipeline.preflight import Plan, check_run
+from pipeline.monitor import monitor
 from pipeline.run_folder import only_run
-from pipeline.stop import StopRequest
-from pipeline.tasks import training
-from pipeline.world import World
+from pipeline.train import run, trainer
+from pipeline.train.preflight import Plan, check_run
 
 MODEL_FILE = "mp_rank_00_model_states.pt"
 KILLED = 137
@@ -194,7 +195,7 @@ class Player:
         _disturb(wanted)
         try:
             with only_run(self.run_dir):
-                return training.train(plan, _Ranks(wanted.ranks), _no_model).exit_code  # type: ignore[arg-type]
+                return run.train(plan, _Ranks(wanted.ranks), _no_model).exit_code  # type: ignore[arg-type]
         except BaseException as error:
             line, code = explain(error) or (repr(error), 98)
             print(f"pretrain: {line}", file=sys.stderr, flush=True)
@@ -225,7 +226,7 @@ def _replace_the_model(wanted: Start, tell: Callable[..., None]) -> None:
             metrics=lambda _: loss,
         )
 
-    plain_save, plain_start = checkpoint.Checkpoints.save, training.start
+    plain_save, plain_start = manager.Checkpoints.save, run.start
 
     def save(self: Any, engine: _Engine, at: Any, order: Any = None) -> Path:
         tell("saving", at.step, engine.weight)
@@ -238,21 +239,21 @@ def _replace_the_model(wanted: Start, tell: Callable[..., None]) -> None:
         tell("start", at.step, engine.weight)
         return engine, at
 
-    plain_begin = checkpoint.Checkpoints.begin
+    plain_begin = manager.Checkpoints.begin
 
     def begin(self: Any, point: Any) -> None:
         tell("loaded", point.state.step if point.state else 0, 0)
         plain_begin(self, point)
 
-    checkpoint.Checkpoints.begin = begin
-    checkpoint.Checkpoints.save = save
-    checkpoint.SavedState = _Saved  # type: ignore[misc,assignment]
-    training.start = start
-    training.create_engine = lambda _m, config, _p, world: _Engine(config, world.size)
-    training.NextBatch = _NextBatch  # type: ignore[misc,assignment]
-    loop.take_step = take_step
+    manager.Checkpoints.begin = begin
+    manager.Checkpoints.save = save
+    manager.SavedState = _Saved  # type: ignore[misc,assignment]
+    run.start = start
+    run.create_engine = lambda _m, config, _p, world: _Engine(config, world.size)
+    run.NextBatch = _NextBatch  # type: ignore[misc,assignment]
+    trainer.take_step = take_step
     monitor.Curves = _NoCurves  # type: ignore[misc,assignment]
-    state.git_revision = lambda _: ""
+    trainer_state.git_revision = lambda _: ""
 
 
 def _disturb(wanted: Start) -> None:

@@ -8,9 +8,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpst.tree import Tree
-from pipeline.metrics_file import read_metrics
-from pipeline.monitor import Monitor
-from pipeline.samples import Samples, SentenceTree
+from pipeline.monitor.metrics_file import read_metrics
+from pipeline.monitor.monitor import Monitor
+from pipeline.monitor.samples import Samples, SentenceTree
 
 
 def monitor(run_dir, **arguments):

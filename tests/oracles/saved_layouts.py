@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import torch
 
-from pipeline.saved_state import MOMENTS, WEIGHT, SavedState
+from pipeline.engine.saved_state import MOMENTS, WEIGHT, SavedState
 
 SHAPES = {"a": torch.Size((5,)), "b": torch.Size((1,)), "c": torch.Size((2, 3))}
 KINDS = (WEIGHT, *MOMENTS)

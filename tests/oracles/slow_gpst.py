@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from chart_oracle import cuts
 from torch import Tensor
 
-from gpst.composition import PairLayer
-from gpst.model import GPSTModel
+from gpst.layers.composition import PairLayer
+from gpst.model.gpst import GPSTModel
 from gpst.tree import Tree
 
 Span = tuple[int, int]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.model import GPSTModel
+from gpst.model.gpst import GPSTModel
 
 CONFIG = GPSTConfig(
     vocab_size=23,

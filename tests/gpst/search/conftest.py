@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.model import GPSTModel
+from gpst.model.gpst import GPSTModel
 
 COMP = -1
 

@@ -1,0 +1,1 @@
+"""Builds datasets: tasks, units of work, assembly, estimates."""

@@ -1,0 +1,144 @@
+"""A build as data: its arguments, its identity, and the layout of its work folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_prep.build.input_record import check_unchanged, write_record
+from data_prep.errors import UsageError
+from data_prep.files import write_atomically
+from data_prep.format.manifest import MANIFEST_NAME, read_manifest
+from data_prep.sources.base import MIB, InputFile, SourceOptions
+
+WORK = ".work"
+RECORD_KEY = "input_record"
+"""Among a manifest's arguments: the sha256 of the record of the input's files."""
+
+
+@dataclass(frozen=True)
+class BuildArguments:
+    """Everything that the bytes of a dataset depend on, besides the input and the tokenizer."""
+
+    source: str
+    options: SourceOptions = field(default_factory=SourceOptions)
+    segmenter: str = "fast"
+    max_sentence_tokens: int = 256
+    validation_fraction: float = 0.005
+    shard_tokens: int = 1 << 28
+    on_bad_utf8: str = "replace"
+    deduplicate: bool = False
+    unit_bytes: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        if self.max_sentence_tokens < 2:
+            raise UsageError(f"--max-sentence-tokens {self.max_sentence_tokens}: at least 2")
+        if not 0 <= self.validation_fraction < 1:
+            raise UsageError(
+                f"--validation-fraction {self.validation_fraction}: from 0 to less than 1"
+            )
+        if self.shard_tokens < 1:
+            raise UsageError(f"--shard-tokens {self.shard_tokens}: at least 1")
+        if self.on_bad_utf8 not in ("replace", "skip", "fail"):
+            raise UsageError(f"--on-bad-utf8 {self.on_bad_utf8}: replace, skip or fail")
+        if self.unit_bytes < 1:
+            raise UsageError(f"--unit-mib: at least one byte, not {self.unit_bytes}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs: where to write, what to do, which tokenizer and engine."""
+
+    output: str
+    arguments: BuildArguments
+    engine: str
+    end_of_document: str
+
+    @property
+    def work(self) -> Path:
+        """The folder of unfinished work; it is gone when the dataset is complete."""
+        return Path(self.output, WORK)
+
+    @property
+    def tokenizer(self) -> Path:
+        """The job's own copy of the tokenizer."""
+        return self.work / "tokenizer"
+
+
+def identity(
+    arguments: BuildArguments, files: Collection[InputFile], tokenizer_sha256: str
+) -> dict[str, Any]:
+    """What makes two builds the same: flat, so that a difference can be named."""
+    values = asdict(arguments)
+    del values["options"]
+    values.update(arguments.options.identity())
+    listing, size = hashlib.sha256(), 0
+    for file in files:
+        listing.update(os.fsencode(file.path) + f"\0{file.num_bytes}\n".encode())
+        size += file.num_bytes
+    values["tokenizer"] = tokenizer_sha256
+    values["input"] = f"{len(files)} files, {size} bytes, "
+    values["input"] += listing.hexdigest()[:16]
+    return values
+
+
+def claim_output(
+    output: Path, values: dict[str, Any], files: Iterable[InputFile], accept_times: bool = False
+) -> bool:
+    """Make the output directory ours, or find our earlier work in it.
+
+    accept_times: input whose times of modification alone have changed is what it was.
+
+    Returns True when the dataset in it is complete already. Raises UsageError when it holds
+    something else, or the work of a build with other arguments or other input.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"output {output} cannot be made: {error.strerror}") from None
+    if not os.access(output, os.W_OK | os.X_OK):
+        raise UsageError(f"output {output} cannot be written: no permission")
+    record = output / WORK / "job.json"
+    complete = (output / MANIFEST_NAME).exists()
+    if complete or record.exists():
+        found = dict(read_manifest(output).arguments) if complete else _read_job(record)
+        found.pop(RECORD_KEY, None)
+        check_unchanged(output, output if complete else record.parent, files, accept_times)
+        check_same(output, found, values)
+        return complete
+    others = sorted(p.name for p in output.iterdir() if p.name != WORK)
+    if others:
+        raise UsageError(
+            f"output {output} is not empty ({others[0]}) and not a dataset; choose another --output"
+        )
+    record.parent.mkdir(exist_ok=True)
+    write_record(record.parent, files)
+    write_atomically(record, json.dumps(values, indent=1, sort_keys=True).encode())
+    return False
+
+
+def _read_job(record: Path) -> dict[str, Any]:
+    return json.loads(record.read_text(encoding="utf-8"))
+
+
+def check_same(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raises UsageError that names the first difference of what is there to what is asked for."""
+    for name in sorted(set(found) | set(values)):
+        if found.get(name) == values.get(name):
+            continue
+        if name == "input":  # of an earlier version, which has no record of the files
+            was, now = (str(v.get(name)).rpartition(", ")[0] for v in (found, values))
+            differ = f"{was}, not {now}" if was != now else f"{now}, but other paths or sizes"
+            raise UsageError(
+                f"output {output} was built from other input: {differ}; choose another --output,"
+                " or remove it"
+            )
+        raise UsageError(
+            f"output {output} was built with {name.replace('_', '-')} {found.get(name)!r}, not"
+            f" {values.get(name)!r}; choose another --output, or remove it"
+        )

@@ -1,0 +1,296 @@
+"""One unit of work: read, clean, split, segment, encode, and write under the work folder.
+
+A unit's files appear under their names only when they are whole, its ``.done`` record last; so a
+unit is done or is done again, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data_prep.build.encode import Encoder, TokenBatch
+from data_prep.build.heap import give_back_memory
+from data_prep.build.job import Job
+from data_prep.compiled import compiled
+from data_prep.errors import SourceError
+from data_prep.files import write_atomically
+from data_prep.format.lock import hold_as_worker
+from data_prep.format.manifest import SPLITS
+from data_prep.segment.segmenters import get_segmenter
+from data_prep.sources.base import Part, Unit
+from data_prep.sources.long_documents import cut_long_documents
+from data_prep.sources.registry import get_source
+from data_prep.text.batch import RawBatch, Recorder, put_together
+from data_prep.text.decode import clean_documents
+from data_prep.text.encodings import FEW_BAD, MOST_BAD
+from data_prep.text.normalise import CleanBatch
+from data_prep.tokenizer.engines import Engine, get_engine
+from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
+
+# a document of a unit: the hash of its text and its size
+DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])
+STREAMS = ("tokens", "sentences", "documents")
+# of a document that may turn out to repeat another: its file, by number in the unit, and place
+PLACES, PLACE = "places", np.dtype([("file", "<u4"), ("place", "<i8")])
+
+
+def unit_file(job: Job, key: str, split: str, stream: str) -> Path:
+    """Where one stream of a unit lies: raw little-endian values, no header."""
+    return job.work / "units" / f"{key}.{split}.{stream}"
+
+
+def done_file(job: Job, key: str) -> Path:
+    """The record of a finished unit."""
+    return job.work / "units" / f"{key}.done"
+
+
+def quarantine_file(job: Job, key: str) -> Path:
+    """The records that a unit left out, a JSON object a line; absent when there are none."""
+    return job.work / "units" / f"{key}.quarantine"
+
+
+def names_file(job: Job, key: str) -> Path:
+    """The names of the files that PLACES has by number, a JSON list; with --deduplicate only."""
+    return job.work / "units" / f"{key}.names"
+
+
+_LENT: dict[Job, tuple[LoadedTokenizer, Engine]] = {}
+
+
+def lend(job: Job, loaded: LoadedTokenizer, engine: Engine) -> None:
+    """Give the units that this process runs itself what it has loaded already."""
+    _LENT.clear()
+    _LENT[job] = loaded, engine
+
+
+@lru_cache(maxsize=1)
+def _encoder(job: Job) -> Encoder:
+    """Made once in a worker process."""
+    if job in _LENT:
+        loaded, engine = _LENT.pop(job)
+    else:
+        loaded = load_tokenizer(job.tokenizer, end_of_document=job.end_of_document)
+        engine = get_engine(job.engine, loaded)
+    segmenter = get_segmenter(job.arguments.segmenter)
+    encoder = Encoder(loaded, engine, segmenter, job.arguments.max_sentence_tokens)
+    give_back_memory()
+    return encoder
+
+
+def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
+    """Do a unit, or find it done. Returns its record: counters, sizes by split."""
+    done = done_file(job, unit.key)
+    if done.exists():
+        return json.loads(done.read_text(encoding="utf-8"))
+    hold_as_worker(job.work)
+    encoder = _encoder(job)
+    recorder = Recorder()
+    for fault in unit.faults:
+        recorder.drop(*fault)
+    writer = _UnitWriter(job, unit.key, encoder.dtype)
+    forced, failed = encoder.num_forced, _num_failed(encoder)
+    parts = unit.parts
+    try:
+        for batch in put_together(_batches(job, parts, recorder)):
+            _run_batch(job, encoder, batch, recorder, writer)
+        sizes = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    recorder.count("long_words_cut", encoder.num_forced - forced)
+    recorder.count("paragraphs_not_segmented", _num_failed(encoder) - failed)
+    record = {
+        "key": unit.key,
+        "counters": dict(sorted(recorder.counters.items())),
+        "sizes": sizes,
+        "input_bytes": unit.weight,
+    }
+    if recorder.quarantine:
+        lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in recorder.quarantine]
+        write_atomically(quarantine_file(job, unit.key), "".join(lines).encode(errors="replace"))
+    write_atomically(done, json.dumps(record).encode())
+    for part in parts:
+        if part.origin:  # a piece that was put into a file of its own
+            Path(part.path).unlink(missing_ok=True)
+    return record
+
+
+def _num_failed(encoder: Encoder) -> int:
+    return getattr(encoder.segmenter, "num_failed", 0)
+
+
+def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[RawBatch]:
+    """The documents of the parts, none too long, under the names of the input's own files."""
+    source = get_source(job.arguments.source)
+    for part in parts:
+        if part.decoded:
+            recorder.count(f"files_decoded/{part.decoded}")
+        found = recorder.renamed(part.path, part.origin, part.base) if part.origin else recorder
+        for batch in source.read(part, job.arguments.options, found):
+            if part.origin:
+                batch = replace(batch, file=part.origin, places=batch.places + part.base)
+            yield from cut_long_documents(batch, recorder)
+
+
+def _run_batch(
+    job: Job, encoder: Encoder, raw: RawBatch, recorder: Recorder, writer: _UnitWriter
+) -> None:
+    raw, clean = clean_documents(raw, job.arguments.options.encoding, recorder)
+    keep = _keep(job, raw, clean, recorder)
+    if not keep.any():
+        return
+    data, ends = clean.data, clean.ends
+    if not keep.all():
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        data, ends = _gather(data, starts[keep], ends[keep])
+    hashes = _hash_documents(data, ends)
+    held_out = _is_held_out(hashes, job.arguments.validation_fraction)
+    encoded = encoder.encode(data, ends)
+    places = writer.places_of(raw, np.flatnonzero(keep)) if job.arguments.deduplicate else None
+    empty = np.ones(len(ends), np.bool_)
+    for split, chosen in zip(SPLITS, (~held_out, held_out), strict=True):
+        if chosen.any():
+            tokens = encoder.layout(encoded, chosen)
+            empty &= tokens.document_sentences == 0
+            writer.write(split, tokens, hashes, places)
+            recorder.count("sentences_cut_too_long", tokens.num_cut)
+            recorder.count("sentences_cut_inside_a_word", tokens.num_cut_words)
+    for number in np.flatnonzero(keep)[empty].tolist():
+        recorder.drop("document_without_tokens", *raw.where(number))
+    recorder.count("documents", len(ends) - int(empty.sum()))
+    recorder.count("text_bytes", len(data))
+
+
+def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.ndarray:
+    """(D,) bool: the documents that stay; the others are recorded."""
+    sizes = np.diff(clean.ends, prepend=0)
+    keep = sizes > 0
+    for number in np.flatnonzero(~keep).tolist():
+        recorder.drop("empty_document", *raw.where(number))
+    recorder.count("control_characters_dropped", clean.num_controls)
+    bad = np.flatnonzero((clean.num_bad > 0) & keep)
+    if len(bad) and job.arguments.on_bad_utf8 == "fail":
+        file, place = raw.where(int(bad[0]))
+        raise SourceError(
+            f"{file}, record at {place}: not valid UTF-8; or: --on-bad-utf8 replace | skip"
+        )
+    most = np.maximum(FEW_BAD, MOST_BAD * (raw.ends - raw.starts))
+    for number in bad.tolist():
+        if job.arguments.on_bad_utf8 == "skip" or clean.num_bad[number] > most[number]:
+            keep[number] = False
+            detail = f"{clean.num_bad[number]} places that do not fit; or name its --encoding"
+            recorder.drop("bad_utf8", *raw.where(number), detail)
+        else:
+            recorder.count("bad_utf8_replaced", int(clean.num_bad[number]))
+            recorder.count("documents_with_bad_utf8")
+    return keep
+
+
+@compiled
+def _copy_ranges(data, starts, ends, out):
+    at = 0
+    for d in range(len(starts)):
+        for i in range(starts[d], ends[d]):
+            out[at] = data[i]
+            at += 1
+
+
+def _gather(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    sizes = ends - starts
+    out = np.empty(int(sizes.sum()), np.uint8)
+    _copy_ranges(data, starts, ends, out)
+    return out, np.cumsum(sizes)
+
+
+def _hash_documents(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """(D, 2) uint64: the first half of the sha256 of each document's clean text."""
+    view, start = data.data, 0
+    digests = []
+    for end in ends.tolist():
+        digests.append(hashlib.sha256(view[start:end]).digest()[:16])
+        start = end
+    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
+
+
+def _is_held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
+    """By the text alone: the same however the corpus is cut; duplicates fall on one side."""
+    return hashes[:, 0] < np.uint64(int(fraction * 2**64))
+
+
+class _UnitWriter:
+    """The streams of a unit, each under a temporary name until close."""
+
+    def __init__(self, job: Job, key: str, dtype: np.dtype):
+        self._job, self._key = job, key
+        self._dtype = dtype.newbyteorder("<")
+        self._files: dict[tuple[str, str], BinaryIO] = {}
+        self._sizes: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self._names: dict[str, int] = {}
+
+    def _temporary(self, split: str, stream: str) -> Path:
+        path = unit_file(self._job, self._key, split, stream)
+        return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+    def places_of(self, raw: RawBatch, numbers: np.ndarray) -> np.ndarray:
+        """(D,) PLACE of some documents."""
+        found = np.empty(len(numbers), PLACE)
+        for order, number in enumerate(numbers.tolist()):
+            name, place = raw.where(number)
+            found[order] = self._names.setdefault(name, len(self._names)), place
+        return found
+
+    def write(
+        self, split: str, batch: TokenBatch, hashes: np.ndarray, places: np.ndarray | None
+    ) -> None:
+        """Append the chosen documents of a batch."""
+        there = batch.document_sentences > 0
+        documents = np.empty(int(there.sum()), DOCUMENT)
+        documents["hash"] = hashes[there]
+        documents["sentences"] = batch.document_sentences[there]
+        documents["tokens"] = batch.document_tokens[there]
+        lengths = batch.sentence_lengths.astype("<u4", copy=False)
+        values = {
+            "tokens": batch.tokens.astype(self._dtype, copy=False),
+            "sentences": lengths,
+            "documents": documents,
+        }
+        if places is not None:
+            values[PLACES] = places[there]
+        for stream, array in values.items():
+            key = (split, stream)
+            if key not in self._files:
+                self._files[key] = open(self._temporary(*key), "wb")  # noqa: SIM115
+            self._files[key].write(array.view(np.uint8).data)
+            self._sizes[split][stream] += len(array)
+
+    def close(self) -> dict[str, dict[str, int]]:
+        """Give every file its name; returns the sizes by split."""
+        for (split, stream), file in self._files.items():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            path = unit_file(self._job, self._key, split, stream)
+            os.replace(self._temporary(split, stream), path)
+        if self._names:
+            write_atomically(
+                names_file(self._job, self._key), json.dumps(list(self._names)).encode()
+            )
+        return {split: dict(sizes) for split, sizes in self._sizes.items() if sizes}
+
+    def abort(self) -> None:
+        """Drop what was written."""
+        for key, file in self._files.items():
+            file.close()
+            self._temporary(*key).unlink(missing_ok=True)

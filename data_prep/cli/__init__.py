@@ -1,0 +1,1 @@
+"""The commands of `python -m data_prep`."""

@@ -1,0 +1,1 @@
+"""What is done with built datasets: verify, inspect, merge."""

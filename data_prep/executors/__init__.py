@@ -1,0 +1,1 @@
+"""Where tasks run: in this process, in several, over MPI."""

@@ -1,0 +1,1 @@
+"""The format of datasets on disk; docs/shard_format.md."""

@@ -1,0 +1,1 @@
+"""Bytes to clean text: encodings, normalisation."""

@@ -1,0 +1,67 @@
+"""Documents that are whole files: what is not UTF-8 text is decoded, or left out by name."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_prep.text.batch import RawBatch, Recorder
+from data_prep.text.encodings import AUTO, SAMPLE_BYTES, UTF8, decoded, look
+from data_prep.text.normalise import CleanBatch, normalise
+
+_IS_CONTROL = np.ones(256, np.bool_)
+_IS_CONTROL[[9, 10, 11, 12, 13, *range(32, 127), *range(128, 256)]] = False
+
+
+def clean_documents(
+    raw: RawBatch, encoding: str, recorder: Recorder
+) -> tuple[RawBatch, CleanBatch]:
+    """The documents and their clean text. encoding: a declared one, or ``auto``.
+
+    Nothing is looked at twice where all is good UTF-8.
+    """
+    clean = normalise(raw)
+    if not raw.whole_files:
+        return raw, clean
+    if encoding not in (AUTO, UTF8):
+        doubtful = np.arange(len(raw.starts))
+    elif clean.num_controls or clean.num_bad.any():
+        doubtful = np.flatnonzero(_has_controls(raw) | (clean.num_bad > 0))
+    else:
+        return raw, clean
+    changed = _decode_files(raw, doubtful, encoding, recorder)
+    return (raw, clean) if changed is None else (changed, normalise(changed))
+
+
+def _has_controls(raw: RawBatch) -> np.ndarray:
+    """(D,) bool."""
+    first, last = int(raw.starts.min()), int(raw.ends.max())
+    places = np.flatnonzero(_IS_CONTROL[raw.data[first:last]]) + first
+    return np.searchsorted(places, raw.ends) > np.searchsorted(places, raw.starts)
+
+
+def _decode_files(
+    raw: RawBatch, doubtful: np.ndarray, declared: str, recorder: Recorder
+) -> RawBatch | None:
+    """The documents with those that are not UTF-8 decoded; None when all are."""
+    new: dict[int, bytes | None] = {}
+    for number in doubtful.tolist():
+        data = raw.data[raw.starts[number] : raw.ends[number]].tobytes()
+        finding = look(data[:SAMPLE_BYTES], declared, len(data) <= SAMPLE_BYTES)
+        if finding.reason:
+            recorder.drop(finding.reason, *raw.where(number), finding.detail)
+            new[number] = None
+        elif finding.encoding != UTF8:
+            recorder.count(f"files_decoded/{finding.encoding}")
+            new[number] = decoded(data, finding.encoding)
+    if not new:
+        return None
+    kept = [number for number in range(len(raw.starts)) if new.get(number, b"") is not None]
+    documents = []
+    for number in kept:
+        data = new.get(number)
+        if data is None:
+            data = raw.data[raw.starts[number] : raw.ends[number]].tobytes()
+        documents.append(data)
+    joined = RawBatch.join(documents, raw.file, raw.places[kept].tolist())
+    files = tuple(raw.files[number] for number in kept) if raw.files else ()
+    return RawBatch(joined.data, joined.starts, joined.ends, raw.file, joined.places, files)

@@ -1,0 +1,137 @@
+"""The weights of a pair model in the type of computation, and sums of their gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gpst.kernels.product import add_product, pays, product
+from gpst.layers.composition import PairLayer, PairModel
+
+
+class Linear:
+    """A linear layer without a graph."""
+
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype):
+        self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return product(x, self.weight, self.bias)
+
+    def into_input(self, into: Tensor) -> Tensor:
+        """(R, M, I) gradient of the input from that of the output, (R, M, O)."""
+        return product(into.flatten(0, 1), self.weight.T).unflatten(0, into.shape[:2])
+
+
+class LayerWeights:
+    """A PairLayer: queries, keys and values in one product, roles as rows of its bias."""
+
+    def __init__(self, layer: PairLayer, role: Tensor, dtype: torch.dtype):
+        self.num_heads = layer.num_heads
+        self.packed = torch.cat((layer.query_key.weight, layer.value.weight)).detach().to(dtype)
+        with_role = nn.functional.linear(
+            role.detach(), layer.query_key.weight.detach(), layer.query_key.bias.detach()
+        )
+        value = layer.value.bias.detach().expand(len(role), -1)
+        self.biases = torch.cat((with_role.to(value.dtype), value), 1).to(dtype)
+        """(roles, 3D)"""
+        self.attention_out = Linear(layer.attention_out, dtype)
+        self.ffn_in, self.ffn_out = Linear(layer.ffn_in, dtype), Linear(layer.ffn_out, dtype)
+
+    def project(self, x: Tensor, side: Tensor | None) -> Tensor:
+        """(2, P, 3D) from (2, P, D). Roles: 0 and 1, or 0 and 2 - side."""
+        first = self.biases[0]
+        second = self.biases[1] if side is None else self.biases.index_select(0, 2 - side)
+        both = x.flatten(0, 1)
+        if pays(both, self.packed):
+            packed = product(both, self.packed).view(*x.shape[:-1], -1)
+            packed[0] += first
+            packed[1] += second
+            return packed
+        packed = x.new_empty(*x.shape[:-1], len(self.packed))
+        for bias, rows, out in zip((first, second), x, packed, strict=True):
+            torch.addmm(bias, rows, self.packed.T, out=out)
+        return packed
+
+    def into_projected(self, into: Tensor) -> Tensor:
+        """(R, M, D) gradient of the layer's input from that of the projections, (R, M, 3D)."""
+        return product(into.flatten(0, 1), self.packed.T).unflatten(0, into.shape[:2])
+
+
+class LinearSum:
+    """Gradient of a linear layer, added up."""
+
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype):
+        self.weight = torch.zeros_like(layer.weight, dtype=dtype)
+        self.bias = torch.zeros_like(layer.bias, dtype=dtype)
+
+    def add(self, into: Tensor, x: Tensor) -> None:
+        """Args: into: (M, O) gradient of the output. x: (M, I) input."""
+        add_product(self.weight, into, x)
+        add_rows(self.bias, into)
+
+
+class LayerSums:
+    """Gradients of a PairLayer, added up."""
+
+    def __init__(self, layer: PairLayer, num_roles: int, dtype: torch.dtype):
+        dim, device = layer.value.in_features, layer.value.weight.device
+        self.packed = torch.zeros(3 * dim, dim, dtype=dtype, device=device)
+        self.biases = torch.zeros(num_roles, 3 * dim, dtype=dtype, device=device)
+        self.attention_out = LinearSum(layer.attention_out, dtype)
+        self.ffn_in, self.ffn_out = LinearSum(layer.ffn_in, dtype), LinearSum(layer.ffn_out, dtype)
+
+    def add_projection(self, into: Tensor, x: Tensor, side: Tensor | None) -> None:
+        """Args: into: (2, P, 3D). x: (2, P, D)."""
+        add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
+        add_rows(self.biases[0], into[0])
+        if side is None:
+            add_rows(self.biases[1], into[1])
+            return
+        add_rows(self.biases[1], into[1], side.to(into.dtype))
+        add_rows(self.biases[2], into[1], (1 - side).to(into.dtype))
+
+
+class Sums:
+    """Gradients of all parameters of a pair model."""
+
+    def __init__(self, model: PairModel, dtype: torch.dtype):
+        roles = len(model.role)
+        self.layers = [LayerSums(layer, roles, dtype) for layer in model.pair_layers]
+        self.scores = [
+            (LinearSum(dense, dtype), LinearSum(out, dtype)) for dense, out in model.score.linears
+        ]
+
+    def gradients(self, model: PairModel) -> dict[int, Tensor]:
+        """The gradient of each parameter, by the parameter's id."""
+        into: dict[int, Tensor] = {}
+
+        def put(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+            into[id(layer.weight)] = weight.to(layer.weight.dtype)
+            into[id(layer.bias)] = bias.to(layer.bias.dtype)
+
+        role = model.role.detach().to(self.layers[0].packed.dtype)
+        into_role = torch.zeros_like(role)
+        for layer, sums in zip(model.pair_layers, self.layers, strict=True):
+            dim = layer.value.in_features
+            roles, bias = sums.biases[:, : 2 * dim], sums.biases.sum(0)
+            put(layer.query_key, sums.packed[: 2 * dim] + roles.T @ role, bias[: 2 * dim])
+            put(layer.value, sums.packed[2 * dim :], bias[2 * dim :])
+            into_role += roles @ layer.query_key.weight.detach().to(role.dtype)
+            for own in ("attention_out", "ffn_in", "ffn_out"):
+                held: LinearSum = getattr(sums, own)
+                put(getattr(layer, own), held.weight, held.bias)
+        for side, held_side in zip(model.score.linears, self.scores, strict=True):
+            for layer, held in zip(side, held_side, strict=True):
+                put(layer, held.weight, held.bias)
+        into[id(model.role)] = into_role.to(model.role.dtype)
+        return into
+
+
+def add_rows(total: Tensor, into: Tensor, weight: Tensor | None = None) -> None:
+    """total += the sum over the rows, weighted if so wished; a product, faster than `sum` here."""
+    weight = into.new_ones(len(into)) if weight is None else weight
+    if total.dtype == into.dtype:
+        total.addmv_(into.T, weight)
+    else:
+        total += torch.mv(into.T, weight)

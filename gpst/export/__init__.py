@@ -1,0 +1,1 @@
+"""Exported models: folders in the layout of Hugging Face."""

@@ -1,0 +1,229 @@
+"""Exported model folders: config.json, model.safetensors, tokenizer.json, README.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from gpst.config import ConfigError, GPSTConfig, GPT2Config, config_from_dict, config_to_dict
+from gpst.export.codec import Codec
+from gpst.export.errors import ModelFolderError
+from gpst.export.former import config_now, weights_now
+from gpst.parsing import parse_json
+
+PREFIX = "gpst."
+"""Of the core model's parameters in the exported weights."""
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """An exported model on disk, its configuration read and checked."""
+
+    path: Path
+    config: GPSTConfig | GPT2Config
+    final_tokens: list[int]
+    """Tokens that may end a sentence."""
+    end_token: int | None
+    """The token that ends a document."""
+
+    def codec(self) -> Codec:
+        """The tokenizer."""
+        try:
+            return Codec.load(self.path)
+        except Exception as error:  # tokenizers raises plain Exception on a broken file
+            raise ModelFolderError(f"{self.path / TOKENIZER}: {error}; export again") from error
+
+    def weights(self) -> dict[str, Tensor]:
+        """The core model's state dict."""
+        file = self.path / WEIGHTS
+        try:
+            stored = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise ModelFolderError(f"{file}: {error}; export the model again") from error
+        if isinstance(self.config, GPT2Config):
+            return _gpt2_core(stored)
+        return weights_now(
+            {k.removeprefix(PREFIX): v for k, v in stored.items() if k.startswith(PREFIX)}
+        )
+
+    def model(self) -> nn.Module:
+        """The core model (GPST or the GPT-2 baseline) in evaluation mode."""
+        from gpst.model.build import build_model
+        from gpst.model.modes import without_values
+
+        with without_values():
+            model = build_model(self.config)
+        weights = self.weights()
+        try:
+            model.load_state_dict(weights, strict=True, assign=True)
+        except RuntimeError as error:
+            line = " ".join(str(error).split())
+            raise ModelFolderError(
+                f"{self.path / WEIGHTS} does not fit {CONFIG}: {line[:300]}"
+            ) from error
+        return model.eval()
+
+
+def open_model(folder: str | Path) -> ModelFolder:
+    """Reads the configuration of an exported model.
+
+    Raises:
+        ModelFolderError: no such folder, a file is missing, or the configuration is not ours.
+    """
+    path = Path(folder)
+    for name in (CONFIG, WEIGHTS, TOKENIZER):
+        if not (path / name).is_file():
+            what = "has no " + name if path.is_dir() else "does not exist"
+            raise ModelFolderError(
+                f"model {path} {what}; give a folder that `launch/convert.sh to-hf` has made"
+            )
+    try:
+        values = parse_json((path / CONFIG).read_text(encoding="utf-8"))
+        config = core_config(values)
+    except (OSError, UnicodeDecodeError, ConfigError, KeyError, TypeError) as error:
+        raise ModelFolderError(f"{path / CONFIG}: {error}") from error
+    final = [int(token) for token in values.get("sentence_final_token_ids", [])]
+    return ModelFolder(path, config, final, values.get("eos_token_id"))
+
+
+def core_config(values: Mapping[str, Any]) -> GPSTConfig | GPT2Config:
+    """Our configuration from the contents of a config.json.
+
+    Raises:
+        ConfigError: it describes another kind of model.
+    """
+    kind = values.get("model_type")
+    if kind == "gpst":
+        known = config_to_dict(GPSTConfig(vocab_size=1, bos_token_id=0))
+        own = {k: v for k, v in config_now(values).items() if k in known}
+        return config_from_dict(own | {"kind": "gpst"})
+    if kind == "gpt2":
+        return GPT2Config(
+            vocab_size=values["vocab_size"],
+            bos_token_id=values["bos_token_id"],
+            max_context_tokens=values["n_positions"],
+            hidden_dim=values["n_embd"],
+            num_heads=values["n_head"],
+            ffn_dim=values.get("n_inner") or 4 * values["n_embd"],
+            num_layers=values["n_layer"],
+            init=values.get("init", "width_scaled"),
+            dropout=values.get("resid_pdrop", 0.1),
+        )
+    raise ConfigError(f"model_type {kind!r} is not allowed; it must be gpst or gpt2")
+
+
+def export(
+    folder: str | Path,
+    config: GPSTConfig | GPT2Config,
+    weights: Mapping[str, Tensor],
+    tokenizer: str | Path,
+    end_token: int | None,
+    card: str = "",
+    classifier: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Writes a model folder that transformers, `gpst.GPST` and the commands load.
+
+    Args:
+        weights: the core model's state dict.
+        tokenizer: folder of tokenizer.json (and tokenizer_config.json).
+        end_token: the token that ends a document.
+        card: contents of README.md.
+        classifier: weight and bias of a classifier's last layer (gpst/model/classifier.py).
+    Raises:
+        ModelFolderError: the tokenizer is missing or has more tokens than the model; a classifier
+            that is no GPST, for which transformers has no model.
+    """
+    source, out = Path(tokenizer), Path(folder)
+    if not (source / TOKENIZER).is_file():
+        raise ModelFolderError(f"no {TOKENIZER} in {source}; give the dataset's tokenizer folder")
+    codec = Codec.load(source)
+    size = codec.tokenizer.get_vocab_size()
+    if size > config.vocab_size:
+        raise ModelFolderError(
+            f"the tokenizer in {source} has {size} tokens, but the model {config.vocab_size}: "
+            "it belongs to another model"
+        )
+    if classifier and isinstance(config, GPT2Config):
+        raise ModelFolderError(
+            "the model is a GPT-2 classifier, which reads CLS where transformers' own does not; "
+            "only GPST classifiers can be exported"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    if isinstance(config, GPT2Config):
+        values, stored = _gpt2_config(config, end_token), _gpt2_stored(weights)
+    else:
+        final = set(codec.final_tokens()) | (set() if end_token is None else {end_token})
+        values = _gpst_config(config, end_token, sorted(final))
+        stored = {PREFIX + name: tensor for name, tensor in weights.items()}
+        if classifier:
+            stored |= classifier
+            labels = {str(k): f"LABEL_{k}" for k in range(len(classifier["classifier.bias"]))}
+            values["architectures"] = ["GPSTForSequenceClassification"]
+            values["id2label"] = labels
+            values["label2id"] = {name: int(k) for k, name in labels.items()}
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in stored.items()}
+    for name in (TOKENIZER, "tokenizer_config.json"):
+        if (source / name).is_file():
+            (out / name).write_bytes((source / name).read_bytes())
+    save_file(stored, out / WEIGHTS, metadata={"format": "pt"})
+    # safetensors writes for the owner alone.
+    (out / WEIGHTS).chmod((out / TOKENIZER).stat().st_mode)
+    if card:
+        (out / "README.md").write_text(card, encoding="utf-8")
+    # Last, so that a folder with a configuration is whole.
+    (out / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _gpst_config(config: GPSTConfig, end_token: int | None, final: list[int]) -> dict[str, Any]:
+    own = config_to_dict(config)
+    del own["kind"]
+    return {
+        "architectures": ["GPSTForCausalLM"],
+        "model_type": "gpst",
+        **own,
+        "eos_token_id": end_token,
+        "sentence_final_token_ids": final,
+        "dtype": "float32",
+    }
+
+
+def _gpt2_config(config: GPT2Config, end_token: int | None) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.max_context_tokens,
+        "n_embd": config.hidden_dim,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_inner": config.ffn_dim,
+        "init": config.init,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": end_token,
+        "dtype": "float32",
+    }
+
+
+_HEAD = "lm_head.weight"
+
+
+def _gpt2_stored(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names of GPT2LMHeadModel; the tied head is not stored twice."""
+    plain = {name.removeprefix("gpt2."): tensor for name, tensor in weights.items()}
+    return {name: tensor for name, tensor in plain.items() if name != _HEAD}
+
+
+def _gpt2_core(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    head = stored.get(_HEAD, stored["transformer.wte.weight"])
+    return {"gpt2." + name: tensor for name, tensor in {**stored, _HEAD: head}.items()}

@@ -1,0 +1,1 @@
+"""Other people's software: transformers, lm-evaluation-harness, the authors' weights."""

@@ -1,0 +1,1 @@
+"""The authors' released weights as ours."""

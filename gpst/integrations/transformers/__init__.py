@@ -1,0 +1,26 @@
+"""GPST as a transformers model.
+
+Importing this package's names GPSTConfig, GPSTForCausalLM, ... loads transformers and registers the
+Auto classes; reading exported folders (gpst.export.files, gpst.api) needs no transformers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpst.integrations.transformers.configuration import GPSTConfig
+    from gpst.integrations.transformers.modeling import (
+        GPSTForCausalLM,
+        GPSTForSequenceClassification,
+        register,
+    )
+
+__all__ = ["GPSTConfig", "GPSTForCausalLM", "GPSTForSequenceClassification", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from gpst.integrations.transformers import modeling
+
+        modeling.register()
+        return getattr(modeling, name)
+    raise AttributeError(f"module 'gpst.integrations.transformers' has no attribute {name!r}")

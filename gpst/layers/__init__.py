@@ -1,0 +1,1 @@
+"""The layers that the models are made of."""

@@ -1,0 +1,1 @@
+"""The models: GPST, GPT-2 and a classifier on either."""

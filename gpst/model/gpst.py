@@ -1,0 +1,154 @@
+"""GPST.forward: parse -> plan -> inside -> decode -> outside -> generate (paper figure 2)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gpst.batch import ContextBatch, on_device
+from gpst.chart.decode import InducedTrees, decode, trees_of
+from gpst.chart.inside import InsideOutput, inside
+from gpst.chart.outside import outside
+from gpst.chart.plan import ChartPlan, build_plan
+from gpst.config import GPSTConfig
+from gpst.layers.composition import Composition, Decomposition, Scaling
+from gpst.layers.transformer import HeadMLP, init_std
+from gpst.model.generator import Generator, GeneratorLayout
+from gpst.model.initialisation import start_as_in_paper
+from gpst.model.losses import LossTerm, height_loss, type_loss, vocabulary_loss
+from gpst.model.modes import evaluating
+from gpst.model.output import ModelOutput, check_context_length
+from gpst.model.parameters import decay_groups
+from gpst.model.parser import BoundaryParser, add_noise, split_loss
+from gpst.model.statistics import plan_sizes, structure_statistics
+from gpst.tree import Tree
+
+
+class GPSTModel(nn.Module):
+    """A Generative Pretrained Structured Transformer (ACL 2024, arXiv 2403.08293)."""
+
+    def __init__(self, config: GPSTConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
+        nn.init.normal_(self.embedding.weight, std=init_std(config.hidden_dim))
+        dim = config.composition.dim
+        self.parser = BoundaryParser(config.vocab_size, config.parser)
+        self.scaling = Scaling(config.hidden_dim, dim)
+        self.composition = Composition(config.composition)
+        self.decomposition = Decomposition(config.composition)
+        self.autoencoding_head = HeadMLP(dim, 4 * dim, config.hidden_dim, config.head_dropout)
+        self.autoencoding_head.start_as(self.scaling.down.weight.T)
+        self.generator = Generator(config)
+        if config.init == "paper":
+            start_as_in_paper(self)
+        self.checkpointing: set[str] = set()
+        """Parts whose activations are recomputed in the backward pass: composition, generator."""
+
+    def forward(
+        self,
+        batch: ContextBatch,
+        noise: float = 0.0,
+        temperature: float = 1.0,
+        plan: ChartPlan | None = None,
+    ) -> ModelOutput:
+        """All losses of a batch in one pass.
+
+        Args:
+            noise: coefficient of the Gumbel noise on the parser's scores before ordering.
+            temperature: T of the softmax over the splits of a cell.
+            plan: the batch's chart, from given trees, e.g.; by default the parser's present scores
+                order it, and a GPU's host waits for them.
+        Raises:
+            ValueError: a context longer than config.max_context_tokens; a plan of another batch.
+        """
+        check_context_length(batch, self.config.max_context_tokens)
+        if plan is not None:
+            plan.check_is_of(batch.sentence_lengths)
+        scores = self.parser(batch)
+        if plan is None:
+            plan = self.plan(batch, add_noise(scores.detach(), noise))
+        plan = plan.to(batch.tokens.device, non_blocking=True)
+        # One look-up for both: each has a V x H table of its own as its gradient.
+        looked_up = self.embedding(F.pad(batch.tokens, (0, 1), value=self.config.bos_token_id))
+        embedded, bos = looked_up[:-1], looked_up[-1]
+        recompute = "composition" in self.checkpointing
+        chart = self._inside(plan, embedded, temperature, recompute)
+        induced = decode(plan, chart.scores)
+        outside_vectors = outside(plan, self.decomposition, chart.inside_ae, recompute)
+        type_logits, features, types = self.generator(
+            self._nodes(plan, induced, chart, embedded),
+            bos,
+            GeneratorLayout.of(batch),
+            plan,
+            induced,
+            "generator" in self.checkpointing,
+        )
+        lengths = on_device(batch.sentence_lengths, batch.tokens.device)
+        weight, tokens = self.embedding.weight, batch.tokens
+        rebuilt = self.autoencoding_head(outside_vectors)
+        max_height = self.config.composition.max_height
+        losses = {
+            "autoencoding": LossTerm(vocabulary_loss(rebuilt, weight, tokens), "tokens"),
+            "token": LossTerm(vocabulary_loss(features, weight, tokens), "actions"),
+            "type": LossTerm(type_loss(type_logits, types), "actions"),
+            "parser": LossTerm(split_loss(scores, plan, induced), "splits"),
+            "height": LossTerm(
+                height_loss(chart.heights[plan.roots], lengths, max_height), "sentences"
+            ),
+        }
+        statistics = structure_statistics(scores, plan, induced, chart)
+        return ModelOutput(losses, statistics, features, plan_sizes(plan))
+
+    def plan(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartPlan:
+        """The chart that the scores order, on the batch's device (the one copy to the host)."""
+        composition, on_gpu = self.config.composition, batch.tokens.is_cuda
+        on_host = build_plan(
+            scores.cpu().numpy(),
+            batch.sentence_lengths,
+            composition.window,
+            composition.schedule,
+            batch.inner,
+            batch.atoms,
+            torch.get_num_threads(),
+            pin=on_gpu,
+        )
+        return on_host.to(batch.tokens.device, non_blocking=True)
+
+    def _inside(
+        self, plan: ChartPlan, embedded: Tensor, temperature: float, recompute: bool
+    ) -> InsideOutput:
+        leaves = self.scaling.down(embedded)
+        stop = self.config.gradient_stop
+        return inside(plan, self.composition, leaves, temperature, stop, recompute)
+
+    def _nodes(
+        self, plan: ChartPlan, induced: InducedTrees, chart: InsideOutput, embedded: Tensor
+    ) -> Float[Tensor, "M H"]:
+        """Inputs of the generative model: token embeddings and surrogates of constituents."""
+        nodes = induced.nodes
+        is_token = (nodes < plan.num_tokens)[:, None]
+        own = embedded.index_select(0, torch.where(is_token[:, 0], nodes, 0))
+        if self.generator.comp_embedding is not None:
+            # The two models are disconnected; the maps between them still take part in the step.
+            silent = 0.0 * (self.scaling.up.weight.sum() + self.scaling.up.bias.sum())
+            return torch.where(is_token, own, self.generator.comp_embedding + silent)
+        surrogate = self.scaling.up(chart.inside_ar.index_select(0, nodes))
+        return torch.where(is_token, own, surrogate)
+
+    @torch.no_grad()
+    def induced_trees(self, batch: ContextBatch) -> list[Tree]:
+        """The composition model's tree of each sentence (`inside` parsing), no noise, no dropout.
+
+        The batch's atoms are constituents.
+        """
+        with evaluating(self):
+            plan = self.plan(batch, self.parser(batch))
+            chart = self._inside(plan, self.embedding(batch.tokens), 1.0, False)
+            return trees_of(plan, decode(plan, chart.scores))
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by how they are optimised (gpst/model/parameters.py)."""
+        return decay_groups(self, self.parser)

@@ -1,0 +1,206 @@
+"""The top-down parser: a score for every boundary of a sentence (paper 3.1), and its likelihood.
+
+Only the order of the scores reaches the chart, so that no gradient comes back from there; the
+parser learns from the likelihood of the induced trees.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gpst.batch import ContextBatch, on_device
+from gpst.chart.decode import InducedTrees
+from gpst.chart.plan import ChartPlan
+from gpst.config import ParserConfig
+from gpst.kernels.gelu import gelu
+from gpst.kernels.product import Linear
+from gpst.layers.transformer import at_least_fp32, init_linear, init_std
+
+
+class _Group(NamedTuple):
+    """Sentences of similar length, padded to the longest for attention: S of them, T places."""
+
+    flat: Tensor
+    """(S T,) the token at each place; token 0 on padding."""
+    padded: Tensor
+    """(tokens,) the places of its tokens."""
+    mask: Tensor
+    """(S, 1, 1, T), true for tokens, false for padding."""
+
+
+class _Layout(NamedTuple):
+    """How the tokens of a batch go into groups of sentences and come back."""
+
+    groups: list[_Group]
+    back: Tensor
+    """(N,) where each token lies in the groups' tokens, one group after another."""
+    position: Tensor
+    """(N,) of each token in its sentence."""
+
+    @classmethod
+    def of(cls, batch: ContextBatch) -> _Layout:
+        starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
+        groups: list[_Group] = []
+        order: list[np.ndarray] = []
+        for group in length_groups(lengths):
+            own = lengths[group]
+            column = np.arange(int(own.max()))
+            inside = column < own[:, None]
+            flat = np.where(inside, starts[group][:, None] + column, 0)
+            padded = np.flatnonzero(inside)
+            mask = on_device(inside, device)[:, None, None, :]
+            groups.append(_Group(on_device(flat.ravel(), device), on_device(padded, device), mask))
+            order.append(flat.ravel()[padded])
+        back = np.argsort(np.concatenate(order))
+        position = np.arange(batch.num_tokens) - np.repeat(starts, lengths)
+        return cls(groups, on_device(back, device), on_device(position, device))
+
+
+def _rotate(
+    x: Float[Tensor, "N *heads d"], position: Int64[Tensor, "N"]
+) -> Float[Tensor, "N *heads d"]:
+    """Rotary positions: features 2i and 2i+1 turned by position / 10000^(2i/d)."""
+    dim = x.shape[-1]
+    rate = 10000.0 ** (-torch.arange(0, dim, 2, device=x.device, dtype=torch.float32) / dim)
+    angle = position.to(torch.float32).view(-1, *[1] * (x.ndim - 1)) * rate
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+class _ParserLayer(nn.Module):
+    """Pre-norm layer: RMSNorm, rotary attention over the whole sentence, SwiGLU."""
+
+    def __init__(self, config: ParserConfig):
+        super().__init__()
+        dim = config.dim
+        self.num_heads = config.num_heads
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(dim), nn.RMSNorm(dim)
+        self.query_key_value = Linear(dim, 3 * dim, bias=False)
+        self.attention_out = Linear(dim, dim, bias=False)
+        self.gate_and_value = Linear(dim, 2 * config.ffn_dim, bias=False)
+        self.ffn_out = Linear(config.ffn_dim, dim, bias=False)
+        for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def _attend(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
+        packed = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
+        turned = _rotate(packed[:, :2], layout.position)
+        packed = torch.cat((turned, packed[:, 2:]), 1)
+        found: list[Tensor] = []
+        for flat, padded, mask in layout.groups:
+            rows = packed.index_select(0, flat).unflatten(0, (len(mask), -1))
+            query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
+            attended = F.scaled_dot_product_attention(query, key, value, mask)
+            attended = attended.transpose(1, 2).flatten(0, 1)
+            found.append(attended.index_select(0, padded))
+        return torch.cat(found).index_select(0, layout.back).flatten(1)
+
+    def forward(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
+        x = x + self.attention_out(self._attend(self.attention_norm(x), layout))
+        gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
+        return x + self.ffn_out(F.silu(gate) * up)
+
+
+def length_groups(lengths: np.ndarray) -> list[np.ndarray]:
+    """Sentences in groups of similar length, so that padding at most doubles the work."""
+    power = np.ceil(np.log2(np.maximum(lengths, 8))).astype(np.int64)
+    return [np.flatnonzero(power == p) for p in np.unique(power)]
+
+
+class BoundaryParser(nn.Module):
+    """v_k = MLP([h_k ; h_k+1]) for the boundary after each token; h from a small Transformer.
+
+    Dropout is inside the MLP alone.
+    """
+
+    def __init__(self, vocab_size: int, config: ParserConfig):
+        super().__init__()
+        self.dropout = config.dropout
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=init_std(config.dim))
+        self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(config.dim)
+        self.dense = Linear(2 * config.dim, config.score_width)
+        self.score = nn.Linear(config.score_width, 1, bias=False)  # a softmax would not see a bias
+        init_linear(self.dense)
+        init_linear(self.score)
+
+    def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
+        """Scores in fp32; the entry of a sentence's last token stands for nothing."""
+        layout = _Layout.of(batch)
+        x = self.embedding(batch.tokens)
+        for layer in self.layers:
+            x = layer(x, layout)
+        x = self.norm(x)
+        pairs = torch.cat((x, x.roll(-1, 0)), -1)
+        inner = F.dropout(gelu(self.dense(pairs)), self.dropout, self.training)
+        return at_least_fp32(self.score(inner).squeeze(-1))
+
+
+def add_noise(scores: Float[Tensor, "N"], coefficient: float) -> Float[Tensor, "N"]:
+    """Scores plus Gumbel(0, 1) noise times a coefficient."""
+    if coefficient == 0.0:
+        return scores
+    exponential = torch.empty_like(scores).exponential_()
+    return scores - coefficient * exponential.clamp_min(1e-20).log()
+
+
+class _SplitLikelihood(torch.autograd.Function):
+    """Sum over the nodes of the trees of -log p(split | span), linear in the chart.
+
+    The normaliser of a span is built from those of its parts along the best edges,
+    z_c = log(exp z_left + exp v_cut + exp z_right), in place of a sum over the whole span.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, plan: ChartPlan, induced: InducedTrees) -> Tensor:
+        z = scores.new_full((plan.num_cells,), -torch.inf)
+        for level in plan.levels:
+            cells = level.cells
+            edge = induced.best_edge[plan.internal(cells)]
+            z[cells] = torch.logsumexp(
+                torch.stack((z[plan.left[edge]], scores[plan.cut[edge]], z[plan.right[edge]])), 0
+            )
+        internal = slice(plan.num_tokens, plan.num_cells)
+        chosen = scores[plan.cut[induced.best_edge]]
+        ctx.save_for_backward(scores, z)
+        ctx.plan, ctx.induced = plan, induced
+        return torch.where(induced.marked[internal] == 1, z[internal] - chosen, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (incoming,) = grad_outputs
+        scores, z = ctx.saved_tensors
+        plan: ChartPlan = ctx.plan
+        induced: InducedTrees = ctx.induced
+        into_z = induced.marked.to(scores.dtype)
+        into_scores = torch.zeros_like(scores)
+        for level in reversed(plan.levels):
+            cells = level.cells
+            edge = induced.best_edge[plan.internal(cells)]
+            own = induced.marked[cells].to(scores.dtype)
+            into, top, cut = into_z[cells] * own, z[cells], plan.cut[edge]
+            for child in (plan.left[edge], plan.right[edge]):
+                into_z.index_add_(0, child, into * torch.exp(z[child] - top))
+            into_scores.index_add_(0, cut, into * torch.exp(scores[cut] - top) - own)
+        return incoming * into_scores, None, None
+
+
+def split_loss(
+    scores: Float[Tensor, "N"], plan: ChartPlan, induced: InducedTrees
+) -> Float[Tensor, ""]:
+    """Sum over splits of the cross entropy of the chosen split among its span's boundaries (L_p).
+
+    Args:
+        scores: v without noise.
+    """
+    return _SplitLikelihood.apply(scores, plan, induced)  # type: ignore[no-any-return]

@@ -1,0 +1,56 @@
+"""The composition model's own trees with the vectors of their constituents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gpst.batch import ContextBatch
+from gpst.chart.atoms import AtomRule
+from gpst.chart.decode import decode, trees_of
+from gpst.model.gpst import GPSTModel
+from gpst.model.modes import evaluating
+from gpst.tree import Tree
+
+
+@dataclass(frozen=True)
+class InsideParse:
+    """The induced tree of a sentence."""
+
+    tree: Tree
+    vectors: Float[Tensor, "nodes D"]
+    """Inside vectors of the tree's nodes, in post-order."""
+
+
+@torch.no_grad()
+def inside_parse(
+    model: GPSTModel,
+    sentences: Sequence[Sequence[int]],
+    inner: Sequence[Sequence[bool]] | None = None,
+    atoms: AtomRule = "constrain_tree",
+) -> list[InsideParse]:
+    """Parses sentences with the inside pass, all at once; no noise, dropout is off.
+
+    Args:
+        sentences: token ids.
+        inner: whether the boundary after a token lies inside an atom; atoms become constituents.
+        atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
+    Raises:
+        ValueError: no sentence, or an empty one.
+    """
+    device = model.embedding.weight.device
+    own = None if inner is None else [[boundaries] for boundaries in inner]
+    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], own, atoms)
+    batch = batch.to(device)
+    with evaluating(model):
+        plan = model.plan(batch, model.parser(batch))
+        chart = model._inside(plan, model.embedding(batch.tokens), 1.0, False)
+        induced = decode(plan, chart.scores)
+    vectors = chart.inside_ar.index_select(0, induced.nodes)
+    trees = trees_of(plan, induced)
+    sizes = [2 * tree.num_tokens - 1 for tree in trees]
+    return [InsideParse(tree, own) for tree, own in zip(trees, vectors.split(sizes), strict=True)]

@@ -1,0 +1,200 @@
+"""The configuration of a run: frozen dataclasses < YAML file < key=value overrides.
+
+    config = load_config("configs/run/demo.yaml", ["train.num_steps=50"])
+    config = resolve_model(config, manifest)    # batch_shape.py; then config.model_config
+
+Its sections (`train`, `optim`, ...) are in pipeline/config/sections.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gpst.config import ConfigError as ModelConfigError
+from gpst.config import ModelConfig
+from gpst.config import config_from_dict as model_from_dict
+from gpst.config import config_to_dict as model_to_dict
+from pipeline.config import yaml_text
+from pipeline.config.parsing import (
+    build,
+    parse_override,
+    require,
+    set_dotted,
+    to_plain,
+    unknown_field,
+)
+from pipeline.config.paths import PathText, expand
+from pipeline.config.removed import refuse_removed, without_removed
+from pipeline.config.sections import (
+    CheckpointConfig,
+    DataConfig,
+    DatasetConfig,
+    EngineConfig,
+    EvaluateConfig,
+    MonitorConfig,
+    OptimConfig,
+    StructureConfig,
+    TrainConfig,
+)
+from pipeline.errors import ConfigError
+
+__all__ = [
+    "REPOSITORY",
+    "CheckpointConfig",
+    "DataConfig",
+    "DatasetConfig",
+    "EngineConfig",
+    "EvaluateConfig",
+    "MonitorConfig",
+    "OptimConfig",
+    "RunConfig",
+    "StructureConfig",
+    "TrainConfig",
+    "config_from_dict",
+    "config_to_dict",
+    "config_to_yaml",
+    "find_config",
+    "load_config",
+    "read_config",
+]
+
+_HERE = Path(__file__).resolve().parent
+REPOSITORY = _HERE / "shipped" if (_HERE / "shipped").is_dir() else _HERE.parent
+"""The folder that holds configs/ and launch/: the checkout, or what a wheel brings (setup.py)."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines a run."""
+
+    run_dir: PathText
+    """Folder for metrics, TensorBoard files and checkpoints."""
+    model: Annotated[dict[str, Any] | ModelConfig, Field(union_mode="left_to_right")]
+    """Fields of the model; in YAML also the path of a file with them. `resolve_model` makes it
+    the model's own configuration, complete with what follows from the dataset."""
+    data: DataConfig
+    train: TrainConfig
+    seed: int = 0
+    """Fixes initialisation, data order, dropout and noise."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    structure: StructureConfig = field(default_factory=StructureConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+    def __post_init__(self) -> None:
+        require(bool(self.run_dir), "run_dir", self.run_dir, "a folder's path")
+        require(0 <= self.seed < 1 << 63, "seed", self.seed, "in [0, 2**63)")
+        if self.checkpoint.best_metric is not None and self.evaluate.every_steps is None:
+            raise ConfigError(
+                f"checkpoint.best_metric: {self.checkpoint.best_metric!r} is measured by the "
+                "held-out evaluation, and evaluate.every_steps is null: set it"
+            )
+        if self.evaluate.treebank is not None and self.evaluate.every_steps is None:
+            raise ConfigError(
+                f"evaluate.treebank: {self.evaluate.treebank!r} is given, and evaluate.every_steps "
+                "is null: set it"
+            )
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model's configuration, once `resolve_model` has made it."""
+        if isinstance(self.model, dict):
+            raise RuntimeError("the run's model is not resolved yet: call resolve_model first")
+        return self.model
+
+
+def find_config(path: str | Path) -> Path:
+    """A file as given, or else the one that this project ships: `configs/run/demo.yaml`."""
+    given, shipped = Path(path).expanduser(), REPOSITORY / path
+    return shipped if shipped.is_file() and not given.is_file() else given
+
+
+def read_config(path: str | Path, cls: type) -> dict[str, Any]:
+    """The fields in a YAML file (see `find_config`); at the top those of the dataclass `cls`.
+
+    Raises:
+        ConfigError: names the file: it cannot be read, has an unknown field, or is a model's.
+    """
+    file, known = find_config(path), [field.name for field in fields(cls)]
+    tree = yaml_text.read_fields(file)
+    unknown = [str(name) for name in tree if name not in known]
+    if "kind" in unknown:
+        raise ConfigError(
+            f"config file {file}: describes a model (kind: {tree['kind']}), and a run is needed: "
+            f"take one like configs/run/demo.yaml, with model={path} after it"
+        )
+    if unknown:
+        raise ConfigError(f"config file {file}: {unknown_field(unknown[0], known)}")
+    return tree
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a YAML file, with `field=value` overrides in their order.
+
+    A `model` given as a path is read here, so that `model.composition.num_layers=2` can follow.
+
+    Raises:
+        ConfigError: names the field, the value and what is allowed.
+    """
+    tree = read_config(path, RunConfig)
+    for text in overrides:
+        parts, value = parse_override(text)
+        if parts[0] == "model" and len(parts) > 1:
+            _read_model(tree)
+        set_dotted(tree, parts, value)
+    refuse_removed(tree)
+    _read_model(tree)
+    config = build(RunConfig, tree)
+    _check_model(config)
+    return config
+
+
+def _check_model(config: RunConfig) -> None:
+    """Refuses what is wrong in the model's fields, whatever the dataset will complete them with."""
+    assert isinstance(config.model, dict)
+    model = dict(config.model)
+    for name, value in {"vocab_size": 1 << 30, "bos_token_id": 0}.items():
+        if model.get(name) is None:
+            model[name] = value
+    try:
+        model_from_dict(model)
+    except ModelConfigError as error:
+        raise ConfigError(f"model: {error}") from None
+
+
+def config_from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """The configuration that `config_to_dict` wrote (in a checkpoint, say)."""
+    tree = without_removed(values)
+    _read_model(tree)
+    return build(RunConfig, tree)
+
+
+def _read_model(tree: dict[str, Any]) -> None:
+    """Replaces a `model` that is a path by the fields in that file."""
+    if not isinstance(tree.get("model"), str):
+        return
+    try:
+        path = find_config(expand(tree["model"]))
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from None
+    if not path.is_file():
+        raise ConfigError(f"model: no file {path} in the working directory or in {REPOSITORY}")
+    tree["model"] = yaml_text.read_fields(path)
+
+
+def config_to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain dicts, lists and numbers, fit for YAML and JSON; `config_from_dict` reads it back."""
+    plain = to_plain(config)
+    if not isinstance(config.model, dict):
+        plain["model"] = model_to_dict(config.model)
+    return plain
+
+
+def config_to_yaml(config: RunConfig) -> str:
+    """What `--print-config` prints: a YAML file that `load_config` reads back."""
+    return yaml_text.write(config_to_dict(config))

@@ -1,0 +1,1 @@
+"""Ranks: where they are, how they meet, signals, environment."""

@@ -1,0 +1,195 @@
+"""Which rank this process is: the variables that launchers set, read in one place.
+
+Known are the DeepSpeed launcher and torchrun (RANK, WORLD_SIZE, ...), OpenMPI (OMPI_*), MPICH and
+Intel MPI (PMI_*), Slurm's srun (SLURM_*), and no launcher at all (one rank).
+"""
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.distributed import environment
+from pipeline.errors import ConfigError
+
+DEFAULT_PORT = 29500
+LOCAL_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One process among the ranks of a run."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """Number of this rank among those of its machine; the index of its GPU."""
+    local_size: int
+    """Ranks on this machine."""
+    address: str
+    """Where rank 0 listens."""
+    port: int
+    launcher: str
+    """Whose variables these are, for messages."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size or not 0 <= self.local_rank < self.local_size:
+            raise ConfigError(
+                f"{self.launcher} says rank {self.rank} of {self.size}, local rank "
+                f"{self.local_rank} of {self.local_size}: unset stale rank variables or start again"
+            )
+
+
+def find_placement(environ: Mapping[str, str]) -> Placement:
+    """This process's place, from the variables of whichever launcher started it.
+
+    Raises:
+        ConfigError: variables that are incomplete or not numbers, or several machines without
+            MASTER_ADDR where the launcher does not say where rank 0 is.
+    """
+    # MPI before Slurm: under `mpirun` in a Slurm job SLURM_PROCID is that of the MPI daemon.
+    for read in (_from_torch, _from_openmpi, _from_pmi, _from_slurm):
+        placement = read(environ)
+        if placement is not None:
+            return placement
+    return Placement(0, 1, 0, 1, LOCAL_HOST, DEFAULT_PORT, "no launcher")
+
+
+def is_rank_of_launcher(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun or deepspeed started this process: a platform sets RANK alone."""
+    return "RANK" in environ and "LOCAL_RANK" in environ
+
+
+def check_local_size(placement: Placement, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError where LOCAL_SIZE asks for ranks that nobody has started."""
+    wanted = environment.local_size(environ) or 1
+    if placement.size == 1 < wanted:
+        raise ConfigError(
+            f"LOCAL_SIZE={wanted} asks for {wanted} ranks, and this is one rank alone "
+            f"({placement.launcher}): start with bash or deepspeed, or unset LOCAL_SIZE"
+        )
+
+
+def _from_torch(environ: Mapping[str, str]) -> Placement | None:
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        return None
+    environment.check_counts_ranks(environ)
+    rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    local_rank = _number(environ, "LOCAL_RANK", 0 if size == 1 else None)
+    # torchrun calls it LOCAL_WORLD_SIZE, the DeepSpeed launcher LOCAL_SIZE.
+    name = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in environ else "LOCAL_SIZE"
+    local_size = _number(environ, name, size)
+    address = environ.get("MASTER_ADDR", LOCAL_HOST)
+    port = environment.master_port(environ) or DEFAULT_PORT
+    return Placement(rank, size, local_rank, local_size, address, port, "RANK/WORLD_SIZE")
+
+
+def _from_openmpi(environ: Mapping[str, str]) -> Placement | None:
+    if "OMPI_COMM_WORLD_RANK" not in environ:
+        return None
+    rank, size, local_rank, local_size = (
+        _number(environ, f"OMPI_COMM_WORLD_{name}")
+        for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    )
+    return _with_address(environ, rank, size, local_rank, local_size, "OpenMPI")
+
+
+def _from_pmi(environ: Mapping[str, str]) -> Placement | None:
+    if "PMI_RANK" not in environ:
+        return None
+    rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
+    local = next((n for n in ("MPI_LOCALRANKID", "SLURM_LOCALID") if n in environ), None)
+    local_rank = rank if local is None else _number(environ, local)
+    local_size = _number(environ, "MPI_LOCALNRANKS", size)
+    return _with_address(environ, rank, size, local_rank, local_size, "PMI (MPICH, Intel MPI)")
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
+    # SLURM_PROCID alone is also set in a batch script; only srun sets the step's number of tasks.
+    if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
+        return None
+    if "SLURM_PTY_PORT" in environ:  # `srun --pty bash`: somebody types here
+        return None
+    rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", str(size))
+    counts = _expand_counts(per_node)
+    node = _number(environ, "SLURM_NODEID", 0)
+    local_size = counts[node] if node < len(counts) else size
+    local_rank = _number(environ, "SLURM_LOCALID")
+    first = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", ""))
+    address = environ.get("MASTER_ADDR") or (first if len(counts) > 1 else LOCAL_HOST)
+    # A port of the job's own, so that two jobs on a machine do not meet.
+    job_port = 20000 + _number(environ, "SLURM_JOB_ID", 0) % 20000
+    port = environment.master_port(environ) or job_port
+    return Placement(rank, size, local_rank, local_size, address, port, "Slurm")
+
+
+def _with_address(
+    environ: Mapping[str, str],
+    rank: int,
+    size: int,
+    local_rank: int,
+    local_size: int,
+    launcher: str,
+) -> Placement:
+    address = environ.get("MASTER_ADDR")
+    if address is None and local_size < size:
+        address = address_by_mpi(rank, size)
+    if address is None and local_size < size:
+        raise ConfigError(
+            f"{launcher} started {size} ranks on several machines and MASTER_ADDR is not set: "
+            "export MASTER_ADDR=<host of rank 0> (mpirun -x MASTER_ADDR=... or -genv), or "
+            "pip install mpi4py, which finds it"
+        )
+    port = environment.master_port(environ) or DEFAULT_PORT
+    return Placement(rank, size, local_rank, local_size, address or LOCAL_HOST, port, launcher)
+
+
+def address_by_mpi(rank: int, size: int) -> str | None:
+    """The address of rank 0's machine, told to all ranks by mpi4py.
+
+    None where mpi4py is missing, or speaks to another MPI than the one that started the ranks.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):  # RuntimeError: no MPI library
+        return None
+    if MPI.COMM_WORLD.Get_size() != size:
+        return None
+    own = None
+    if rank == 0:
+        try:
+            own = socket.gethostbyname(socket.gethostname())
+        except OSError:
+            own = socket.gethostname()
+    return MPI.COMM_WORLD.bcast(own, root=0)
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environ.get(name)
+    if text is None:
+        if default is None:
+            raise ConfigError(f"{name} is not set although the other rank variables are: set it")
+        return default
+    if not re.fullmatch(r"\d+", text):
+        raise ConfigError(f"{name}={text!r}: a whole number is needed")
+    return int(text)
+
+
+def _expand_counts(text: str) -> list[int]:
+    """Slurm's tasks per node: "2(x3),1" -> [2, 2, 2, 1]."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise ConfigError(f"SLURM_STEP_TASKS_PER_NODE={text!r}: something like 4(x2) is needed")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def first_host(nodes: str) -> str:
+    """The first machine of a Slurm node list: "gpu[03-07,12],login1" -> "gpu03"."""
+    match = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
+    if match is None:
+        return LOCAL_HOST
+    return match[1] + (match[2] or "") + (match[3] or "")

@@ -1,0 +1,1 @@
+"""Evaluations: held-out losses, perplexity, treebanks, SyntaxGym."""

@@ -1,0 +1,1 @@
+"""F1 of induced trees against a treebank."""

@@ -1,0 +1,171 @@
+"""Grammar induction (paper 4.3): unlabelled F1 of the model's trees against a treebank's."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import DataError
+from pipeline.evaluate.grammar_induction.baselines import baseline_scores
+from pipeline.evaluate.grammar_induction.f1 import (
+    LABELS,
+    LENGTHS,
+    Span,
+    TreeScores,
+    mean_scores,
+    score_trees,
+)
+from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
+from pipeline.evaluate.grammar_induction.options import Options
+from pipeline.evaluate.options import add_options, read_options
+from pipeline.evaluate.results import Outcome, fingerprint, table
+from pipeline.treebank import GoldTree, read_unlabelled
+
+SUMMARY = "unlabelled F1 of the trees that a model induces"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The task's arguments."""
+    add_options(parser, Options)
+
+
+def run(arguments: Namespace) -> int:
+    """Evaluates and returns the exit code.
+
+    Raises:
+        PipelineError: an error that a user can act on.
+    """
+    options = read_options(Options, arguments)
+    assert options.trees is not None
+    outcome = Outcome.at(options.output)
+    gold, dropped = _gold(options.trees, options)
+    results: dict[str, Any] = {
+        "task": "grammar_induction",
+        "options": asdict(options),
+        "protocol": "sentence-level unlabelled F1 of Kim et al. 2019 (docs/reproduce.md)",
+        "data": {
+            "path": options.trees,
+            "sha256": fingerprint(tree_files(Path(options.trees))),
+            "trees": len(gold),
+            "one_word": sum(len(tree.words) == 1 for tree in gold),
+            "no_words": dropped,
+        },
+    }
+    scores, spread = baseline_scores(gold, options.num_random)
+    results["baselines"] = {name: asdict(score) for name, score in scores.items()}
+    results["random_f1"] = spread
+    rows: dict[str, TreeScores] = dict(scores)
+    spreads: dict[str, Any] = {}
+    lines: list[dict[str, Any]] = []
+    if options.predictions:
+        spans = {"predictions": _given_spans(options.predictions, gold)}
+        rows |= {name: score_trees(gold, own) for name, own in spans.items()}
+        results["scores"] = {name: asdict(rows[name]) for name in spans}
+        lines = list(prediction_lines(gold, spans))
+    elif options.model:
+        means, own, lines = _of_models(options, gold)
+        rows, results = rows | means, results | own
+        spreads = own["f1_over_models"] if len(own["runs"]) > 1 else {}
+    else:
+        results["scores"] = {}
+        lines = list(prediction_lines(gold, {}))
+    outcome.write(results, lines)
+    print(report(rows, results["data"], spreads))
+    print(f"results: {outcome.folder / 'results.json'}")
+    return 0
+
+
+def _of_models(
+    options: Options, gold: Sequence[GoldTree]
+) -> tuple[dict[str, TreeScores], dict[str, Any], list[dict[str, Any]]]:
+    """(mean scores by parser, parts of results.json, lines of predictions.jsonl)."""
+    from pipeline.evaluate.grammar_induction.models import induce, spread
+
+    models = induce(options, gold)
+    runs, lines = [], []
+    by_parser: dict[str, list[TreeScores]] = {name: [] for name in options.parsers}
+    for model in models:
+        scores = {name: score_trees(gold, spans) for name, spans in model.spans.items()}
+        for name, score in scores.items():
+            by_parser[name].append(score)
+        runs.append({"model": model.about, "scores": {n: asdict(s) for n, s in scores.items()}})
+        path = next(iter(model.about.values()))["path"] if len(models) > 1 else None
+        lines += prediction_lines(gold, model.spans, path)
+    means = {name: mean_scores(scores) for name, scores in by_parser.items()}
+    found: dict[str, Any] = {
+        "scores": {name: asdict(score) for name, score in means.items()},
+        "f1_over_models": {
+            name: spread([score.sentence_f1 for score in scores])
+            for name, scores in by_parser.items()
+        },
+        "runs": runs,
+    }
+    return means, found | ({"model": runs[0]["model"]} if len(runs) == 1 else {}), lines
+
+
+def _gold(path: str, options: Options) -> tuple[list[GoldTree], int]:
+    return gold_trees(path, options.punctuation, options.lower, options.max_sentences)
+
+
+def _given_spans(path: str, gold: list[GoldTree]) -> list[list[Span]]:
+    """The trees of a file, which must be those of the gold trees' sentences."""
+    trees = read_unlabelled(path)
+    if len(trees) != len(gold):
+        raise DataError(
+            f"--predictions {path}: {len(trees)} trees, but there are {len(gold)} sentences"
+        )
+    for number, (mine, theirs) in enumerate(zip(trees, gold, strict=True), 1):
+        if len(mine.words) != len(theirs.words):
+            raise DataError(
+                f"--predictions {path}: tree {number} has {len(mine.words)} words, the gold tree "
+                f"{len(theirs.words)}; it must be over its words ({' '.join(theirs.words)})"
+            )
+    return [[c.span for c in tree.constituents] for tree in trees]
+
+
+def prediction_lines(
+    gold: Sequence[GoldTree],
+    predicted: Mapping[str, Sequence[Sequence[Span]]],
+    model: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """A line a sentence of predictions.jsonl; spans by parser; the model where there are more."""
+    of_model = {} if model is None else {"model": model}
+    for number, tree in enumerate(gold):
+        trees = {name: spans[number] for name, spans in predicted.items()}
+        yield {**of_model, "words": tree.words, "gold": sorted(tree.spans()), "spans": trees}
+
+
+def report(
+    rows: Mapping[str, TreeScores],
+    data: Mapping[str, Any],
+    spreads: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The tables for the terminal.
+
+    Args:
+        spreads: of the F1 over several models, by parser; the rows are means then.
+    """
+    counts = next(iter(rows.values())).gold_by_label
+    several = ["deviation"] * bool(spreads)
+    header = ["trees", "F1", *several, "corpus F1", *(f"<= {n} words" for n in LENGTHS), *LABELS]
+    body: list[list[str | float | None]] = [
+        [
+            name,
+            score.sentence_f1,
+            *[spreads[name]["deviation"] if name in spreads else None for _ in several],
+            score.corpus_f1,
+            *score.f1_by_length.values(),
+            *score.recall_by_label.values(),
+        ]
+        for name, score in rows.items()
+    ]
+    blank = [""] * (len(several) + 1 + len(LENGTHS))
+    body.append(["gold spans", "", *blank, *map(str, counts.values())])
+    total = data["trees"] + data["no_words"]
+    return (
+        f"{total} trees: {data['one_word']} of one word and {data['no_words']} without words are "
+        "not scored. F1: mean of the sentences'; labels: recall.\n" + table(header, body)
+    )

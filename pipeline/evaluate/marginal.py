@@ -1,0 +1,96 @@
+"""Perplexity of held-out text with the trees of GPST marginalised over the beam of its search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpst.batch import ContextBatch
+from gpst.model.gpst import GPSTModel
+from gpst.search.batches import search_batches
+from pipeline.data.source import ContextSource
+from pipeline.evaluate.held_out import evaluation_contexts
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """-log probabilities of a context, in nats."""
+
+    nats: float
+    """Of the prefix probability of the whole context, from left to right."""
+    closed_nats: float
+    """The same with the actions that close the last sentence."""
+
+
+@dataclass(frozen=True)
+class MarginalEvaluation:
+    """Sums over held-out contexts; a beam holds part of the mass, so that nats err upwards only."""
+
+    num_contexts: int
+    num_tokens: int
+    nats: float
+    closed_nats: float
+    beam: int
+    histories: int
+    contexts: tuple[tuple[int, int, float], ...]
+    """Of each context its number in the split, its tokens and its nats."""
+
+    @property
+    def token_perplexity(self) -> float:
+        """exp of the nats per token: no tree is given, so it compares with GPT-2's."""
+        return math.exp(min(self.nats / self.num_tokens, 700.0))
+
+
+def evaluate_marginal(
+    model: GPSTModel,
+    source: ContextSource,
+    *,
+    max_contexts: int | None = None,
+    beam: int = 20,
+    histories: int = 1,
+    known: Mapping[int, Surprise] | None = None,
+    on_done: Callable[[dict[int, Surprise]], object] = lambda found: None,
+) -> MarginalEvaluation:
+    """Word-level search over the contexts that `evaluate_model` takes.
+
+    Args:
+        source: the held-out split.
+        beam: hypotheses kept for each context.
+        histories: hypotheses that go on into the next sentence, with the weight of all, see
+            `gpst.search.parse.search_text`; the whole beam gives a bound of log p(tokens) itself,
+            which is looser and slower in long contexts.
+        known: what contexts have by their numbers, from an earlier evaluation like this one.
+        on_done: hears after each batch what its contexts have.
+    """
+    numbers = evaluation_contexts(source, max_contexts).tolist()
+    contexts = {number: sentence_lists(source.batch([number])) for number in numbers}
+    found = {number: own for number, own in (known or {}).items() if number in contexts}
+    missing = [number for number in numbers if number not in found]
+    lists = [contexts[number] for number in missing]
+    for batch, results in search_batches(model, lists, beam=beam, histories=histories):
+        fresh = {}
+        for place, result in zip(batch, results, strict=True):
+            assert result.prefix_log_p is not None
+            nats = -float(result.prefix_log_p[-1])
+            fresh[missing[place]] = Surprise(nats, -float(result.log_p))
+        found |= fresh
+        on_done(fresh)
+    sizes = {number: sum(map(len, context)) for number, context in contexts.items()}
+    return MarginalEvaluation(
+        num_contexts=len(numbers),
+        num_tokens=sum(sizes.values()),
+        nats=math.fsum(found[number].nats for number in numbers),
+        closed_nats=math.fsum(found[number].closed_nats for number in numbers),
+        beam=beam,
+        histories=histories,
+        contexts=tuple((number, sizes[number], found[number].nats) for number in numbers),
+    )
+
+
+def sentence_lists(context: ContextBatch) -> list[list[int]]:
+    """The sentences of a batch of one context."""
+    cuts = np.cumsum(context.sentence_lengths)[:-1]
+    return [part.tolist() for part in np.split(context.tokens.cpu().numpy(), cuts)]

@@ -1,0 +1,243 @@
+"""Perplexity of held-out text: `launch/evaluate.sh perplexity --model DIR --data DATASET`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from data_prep.format.shard import Dataset, open_dataset
+from pipeline.config.paths import PathText
+from pipeline.errors import ConfigError
+from pipeline.evaluate.options import add_options, option, read_options
+from pipeline.evaluate.result_cache import KEPT, Kept
+from pipeline.terminal import say, shows_bars
+
+if TYPE_CHECKING:
+    from pipeline.evaluate.held_out import Evaluation
+
+SUMMARY = (
+    "Per-token perplexity on the same held-out contexts, one table: a unigram model, GPT-2, GPST "
+    "given its induced trees, and GPST with its trees marginalised over a beam, which is the "
+    "figure that compares with GPT-2."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """See `add_arguments`."""
+
+    model: tuple[PathText, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
+    gpt2: tuple[PathText, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
+    data: PathText | None = option(None, "dataset directory of data_prep")
+    beam: int = option(20, "hypotheses a context")
+    histories: int = option(
+        1, "of them, those that go on into the next sentence with the weight of all"
+    )
+    max_contexts: int | None = option(None, "a fixed choice of so many; by default all")
+    context_tokens: int | None = option(None, "by default what the model takes")
+    output: PathText | None = option(None, "folder for results.json (by default the first model's)")
+    device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "histories", "max_contexts", "context_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be at least 1")
+        for name in ("model", "data"):
+            if not getattr(self, name):
+                raise ConfigError(f"--{name} is missing (see --help)")
+        if not Path(str(self.data)).is_dir():
+            raise ConfigError(f"--data {self.data}: no such dataset directory")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The task's arguments."""
+    add_options(parser, Options)
+
+
+def run(arguments: Namespace) -> int:
+    """Evaluates and returns the exit code.
+
+    Raises:
+        PipelineError: an error that a user can act on.
+    """
+    options = read_options(Options, arguments)
+    dataset = open_dataset(str(options.data))
+    # What takes seconds to import comes after the checks.
+    from pipeline.evaluate.held_out import unigram_perplexity
+    from pipeline.evaluate.results import Outcome
+
+    if options.output:
+        Outcome.at(options.output)  # what is wrong with it is said before the work
+    runs: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
+    for path in options.model:
+        runs.append(_one_gpst(options, path, dataset, lines))
+    source = _source(options, dataset, "validation", runs[0]["limit"])
+    _say("unigram")
+    train = _source(options, dataset, "train", runs[0]["limit"])
+    values = {"unigram": [unigram_perplexity(train, source, max_contexts=options.max_contexts)]}
+    baselines = [_one_gpt2(options, path, dataset, source) for path in options.gpt2]
+    if baselines:
+        values["GPT-2"] = [run["token_perplexity"] for run in baselines]
+    for name in runs[0]["token_perplexity"]:
+        values[name] = [run["token_perplexity"][name] for run in runs]
+    results: dict[str, Any] = {
+        "task": "perplexity",
+        "options": asdict(options),
+        "data": str(dataset.path),
+        "data_fingerprint": dataset.manifest.fingerprint,
+        "split": "validation",
+        "beam": options.beam,
+        "gpst": options.model[0],
+        "num_contexts": runs[0]["num_contexts"],
+        "num_tokens": runs[0]["num_tokens"],
+        "token_perplexity": {name: fmean(own) for name, own in values.items()},
+        "deviation": {name: pstdev(own) for name, own in values.items()},
+        "runs": runs,
+        "gpt2_runs": baselines,
+    }
+    Outcome.at(options.output or options.model[0]).write(results, lines)
+    print(_table(values, results))
+    return 0
+
+
+def _source(options: Options, dataset: Dataset, split: Any, limit: int) -> Any:
+    from pipeline.data.source import ContextSource
+
+    return ContextSource([dataset], split, options.context_tokens or limit)
+
+
+def _one_gpst(
+    options: Options, path: str, dataset: Dataset, lines: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Figures of one GPST; a line a context is added to `lines`."""
+    from gpst.model.gpst import GPSTModel
+    from pipeline.evaluate.load_model import load_model
+
+    loaded = load_model(path, options.device)
+    if not isinstance(loaded.model, GPSTModel):
+        raise ConfigError(f"--model {path} is a GPT-2 baseline; give it as --gpt2")
+    _check_tokenizer(loaded.tokenizer, dataset, path)
+    limit = loaded.model.config.max_context_tokens
+    results: dict[str, Any] = {
+        "path": loaded.path, "fingerprint": loaded.fingerprint, "limit": limit
+    }  # fmt: skip
+    source = _source(options, dataset, "validation", limit)
+    results["token_perplexity"] = _gpst(options, loaded, source, results)
+    lines += [
+        {"model": path, "context": number, "tokens": tokens, "nats": nats}
+        for number, tokens, nats in results["marginal"].pop("contexts")
+    ]
+    return results
+
+
+def _one_gpt2(options: Options, path: str, dataset: Dataset, source: Any) -> dict[str, Any]:
+    from pipeline.evaluate.load_model import load_model
+
+    _say("GPT-2")
+    baseline = load_model(path, options.device)
+    _check_tokenizer(baseline.tokenizer, dataset, path)
+    found = _teacher_forced(options, baseline, source)
+    return {
+        "path": baseline.path,
+        "fingerprint": baseline.fingerprint,
+        "token_perplexity": found.token_perplexity,
+    }
+
+
+def _kept(options: Options, loaded: Any, source: Any, *settings: int) -> Kept:
+    """What an interrupted evaluation of this model on this data has left."""
+    key = " ".join([loaded.fingerprint, source.fingerprint, *map(str, settings)])
+    return Kept(Path(options.output or options.model[0]) / KEPT, key)
+
+
+def _teacher_forced(options: Options, loaded: Any, source: Any) -> Evaluation:
+    from pipeline.evaluate.held_out import Evaluation, evaluate_model
+
+    kept, item = _kept(options, loaded, source), f"{options.max_contexts or 'all'} contexts"
+    if item not in kept:
+        found = evaluate_model(
+            loaded.model, source, max_contexts=options.max_contexts, device=loaded.device
+        )
+        kept.add({item: asdict(found)})
+    return Evaluation(**kept[item])
+
+
+def _gpst(options: Options, loaded: Any, source: Any, results: dict[str, Any]) -> dict[str, float]:
+    from tqdm import tqdm
+
+    from pipeline.evaluate.held_out import evaluation_contexts
+    from pipeline.evaluate.marginal import Surprise, evaluate_marginal
+
+    _say("GPST given its induced trees")
+    found = _teacher_forced(options, loaded, source)
+    _say("GPST, trees marginalised")
+    kept = _kept(options, loaded, source, options.beam, options.histories)
+    known = {int(item): Surprise(*value) for item, value in kept.known.items()}
+    numbers = evaluation_contexts(source, options.max_contexts).tolist()
+    total = len(set(numbers) - set(known))
+    with tqdm(total=total, unit="context", disable=not shows_bars(), file=sys.stderr) as bar:
+
+        def keep(fresh: dict[int, Surprise]) -> None:
+            kept.add({str(number): [own.nats, own.closed_nats] for number, own in fresh.items()})
+            bar.update(len(fresh))
+
+        marginal = evaluate_marginal(
+            loaded.model,
+            source,
+            max_contexts=options.max_contexts,
+            beam=options.beam,
+            histories=options.histories,
+            known=known,
+            on_done=keep,
+        )
+    results |= {
+        "num_contexts": marginal.num_contexts,
+        "num_tokens": marginal.num_tokens,
+        "given_trees": asdict(found),
+        "marginal": asdict(marginal),
+    }
+    return {
+        "GPST given its induced trees": found.token_perplexity,
+        f"GPST, trees marginalised over a beam of {options.beam}": marginal.token_perplexity,
+    }
+
+
+def _table(values: dict[str, list[float]], results: dict[str, Any]) -> str:
+    from pipeline.evaluate.results import table
+
+    several = any(len(own) > 1 for own in values.values())
+    spread = [[pstdev(own) if len(own) > 1 else None] if several else [] for own in values.values()]
+    rows = [
+        [name, fmean(own), *more] for (name, own), more in zip(values.items(), spread, strict=True)
+    ]
+    text = table(["model", "perplexity per token", *["deviation"] * several], rows)
+    return (
+        f"{results['num_tokens']} held-out tokens in {results['num_contexts']} contexts of "
+        f"{results['data']}\n\n{text}\n\nGiven its trees, GPST's figure leaves out what the trees "
+        "cost and knows what they saw of the\nfuture; marginalised it compares with "
+        "GPT-2's (a wider beam can only lower it)."
+    )
+
+
+def _say(step: str) -> None:
+    say(f"evaluating: {step}")
+
+
+def _check_tokenizer(own: Tokenizer, dataset: Dataset, model: str) -> None:
+    """The model's tokenizer must be the dataset's: otherwise the tokens mean something else."""
+    path = dataset.tokenizer_path / "tokenizer.json"
+    if not path.is_file():
+        return
+    if Tokenizer.from_file(str(path)).get_vocab() != own.get_vocab():
+        raise ConfigError(
+            f"model {model} has another tokenizer than the data set {dataset.path}: evaluate it "
+            "on data built with the model's tokenizer"
+        )

@@ -1,0 +1,1 @@
+"""SyntaxGym: accuracy on its test suites."""

@@ -1,0 +1,97 @@
+"""What pre-training measures on a small treebank, and what can be the best metric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from gpst.export.codec import Codec
+from gpst.model.gpst import GPSTModel
+from gpst.model.modes import evaluating
+from pipeline.config.run import RunConfig
+from pipeline.data.source import ContextSource
+from pipeline.distributed.world import World
+from pipeline.errors import ConfigError
+from pipeline.evaluate.grammar_induction.f1 import score_trees
+from pipeline.evaluate.grammar_induction.gold import gold_trees
+from pipeline.evaluate.grammar_induction.parse import parse, to_pieces
+
+_BATCH_TOKENS = 2048
+_LOSSES = {"gpst": ("autoencoding", "token", "type", "parser", "height"), "gpt2": ("token",)}
+_STRUCTURE = ("agreement", "entropy", "height", "left_children", "right_children")
+
+
+class WatchedTreebank:
+    """Gold trees whose spans the induced trees are scored against while a model trains.
+
+    As `launch/evaluate.sh grammar_induction` does with the composition model's trees: without
+    punctuation, in small letters, inside a text.
+
+    Args:
+        path: `evaluate.treebank`.
+        tokenizer: folder of the dataset's tokenizer.json.
+
+    Raises:
+        TreebankError, DataError: the trees cannot be read, or not with this tokenizer.
+        ConfigError: the dataset holds no tokenizer.
+    """
+
+    def __init__(self, path: str, tokenizer: Any) -> None:
+        self._gold, _ = gold_trees(path, punctuation=False, lower=True)
+        if not (tokenizer / "tokenizer.json").is_file():
+            raise ConfigError(
+                f"evaluate.treebank: the dataset has no tokenizer ({tokenizer}) to read it with; "
+                "leave it out or build the dataset again"
+            )
+        pieces = Codec.load(tokenizer).tokenizer
+        self._sentences = [
+            to_pieces(tree.words, pieces, f"evaluate.treebank {path}: sentence {number}", True)
+            for number, tree in enumerate(self._gold, 1)
+        ]
+
+    def evaluate(self, model: nn.Module, world: World) -> dict[str, float]:
+        """eval/f1, the mean of the sentences', and eval/corpus_f1, in percent; by rank 0."""
+        if not world.is_main or not isinstance(model, GPSTModel):
+            return {}
+        spans: list[list[tuple[int, int]]] = [[] for _ in self._gold]
+        with evaluating(model):
+            found = parse(
+                model,
+                self._sentences,
+                parser="inside",
+                atoms="constrain_tree",
+                beam=1,
+                sync=True,
+                batch_tokens=_BATCH_TOKENS,
+            )
+            for number, tree in found:
+                spans[number] = list(tree.internal_spans)
+        scores = score_trees(self._gold, spans)
+        return {"eval/f1": scores.sentence_f1, "eval/corpus_f1": scores.corpus_f1}
+
+
+def watched_treebank(config: RunConfig, source: ContextSource) -> WatchedTreebank | None:
+    """The treebank that a run on this data watches; errors as of WatchedTreebank."""
+    path = config.evaluate.treebank
+    if path is None:
+        return None
+    return WatchedTreebank(path, source.datasets[0].tokenizer_path)
+
+
+def check_best_metric(config: RunConfig) -> None:
+    """Refuses a checkpoint.best_metric that pre-training does not measure.
+
+    Raises:
+        ConfigError: names those that it does.
+    """
+    wanted, kind = config.checkpoint.best_metric, config.model_config.kind
+    known = ["eval/perplexity/token", "eval/joint_nats_per_token", "eval/bits_per_byte"]
+    known += [f"eval/loss/{name}" for name in _LOSSES[kind]]
+    if kind == "gpst":
+        known += ["eval/perplexity/type", *(f"eval/structure/{name}" for name in _STRUCTURE)]
+        known += ["eval/f1", "eval/corpus_f1"] if config.evaluate.treebank else []
+    if wanted is not None and wanted not in known:
+        raise ConfigError(
+            f"checkpoint.best_metric: {wanted!r} is not measured; known are {', '.join(known)}"
+        )

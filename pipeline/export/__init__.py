@@ -1,0 +1,1 @@
+"""What an exported model is told besides its weights."""

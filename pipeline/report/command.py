@@ -1,0 +1,96 @@
+"""`python -m pipeline report RUNS...`: the paper's tables, learning curves and trees on a page."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import write_atomically
+from pipeline.arguments import Parser
+from pipeline.errors import ConfigError, DataError
+from pipeline.errors import report as say
+
+PAPER = "configs/paper.yaml"
+
+
+def _parser() -> ArgumentParser:
+    parser = Parser(
+        prog="python -m pipeline report",
+        description="Makes report.md and report.html with the paper's tables, filled from "
+        "results.json files, learning curves from metrics.jsonl, and trees.",
+        epilog="example:\n  python -m pipeline report runs --output report\n\n"
+        "exit codes: 0 done, 2 wrong usage, 3 damaged results",
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs and evaluations")
+    parser.add_argument("--output", default="report", help="folder of the pages (report)")
+    parser.add_argument(
+        "--paper", metavar="YAML", help=f"numbers to show beside the measured ones ({PAPER})"
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
+    try:
+        _run(argv)
+    except BaseException as error:
+        return say(error, "report")
+    return 0
+
+
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    from pipeline.report.collect import collect
+    from pipeline.report.pages import html, markdown
+    from pipeline.report.pictures import curves, trees
+    from pipeline.report.tables import add_quoted, make_tables
+
+    quoted = read_paper(options.paper)
+    found = collect(options.runs)
+    tables = make_tables(found.results, found.trainings)
+    add_quoted(tables, quoted)
+    pictures = curves(found.trainings) | trees(found.results, found.trainings)
+    about = [
+        f"Made from {len(found.results)} results and {len(found.trainings)} training runs in "
+        f"{', '.join(options.runs)}. Rows in italics are quoted, not measured."
+    ]
+    output = Path(options.output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, picture in pictures.items():
+            write_atomically(output / name, picture.encode())
+        write_atomically(output / "report.md", markdown(tables, pictures, about).encode())
+        write_atomically(output / "report.html", html(tables, pictures, about).encode())
+    except OSError as error:
+        raise DataError(f"--output {output}: cannot be written ({error.strerror})") from None
+    print(f"{output / 'report.md'}  {output / 'report.html'}")
+
+
+def read_paper(path: str | None) -> list[dict[str, Any]]:
+    """The quoted rows: [{table:, row:, source:, cells: {column: number}}, ...].
+
+    Raises:
+        ConfigError: the file cannot be read or an entry is wrong.
+    """
+    from pipeline.config import yaml_text
+    from pipeline.config.run import REPOSITORY
+
+    file = Path(path) if path else REPOSITORY / PAPER
+    entries = yaml_text.read(file, "--paper")
+    if not isinstance(entries, list):
+        raise ConfigError(f"--paper {file}: must be a list of rows")
+    for number, entry in enumerate(entries, 1):
+        fields = set(entry) if isinstance(entry, dict) else set()
+        cells = entry.get("cells") if fields else None
+        numbers = isinstance(cells, dict) and all(
+            isinstance(value, (int, float)) for value in cells.values()
+        )
+        if fields != {"table", "row", "source", "cells"} or not numbers:
+            raise ConfigError(
+                f"--paper {file}: row {number} must have table, row, source, and cells with numbers"
+            )
+    return entries

@@ -1,1 +1,0 @@
-"""What the trainer is used for: one module a task, each with `main(arguments) -> exit code`."""

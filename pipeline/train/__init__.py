@@ -1,0 +1,1 @@
+"""Training: the trainer, its step, schedule, checks before a run."""

@@ -1,0 +1,40 @@
+"""What all ranks of a run must have alike, held against each other when they have met."""
+
+import socket
+
+from gpst.parsing import shown
+from pipeline.checkpoint.trainer_state import flat
+from pipeline.config.run import RunConfig, config_to_dict
+from pipeline.distributed.world import World
+from pipeline.errors import ConfigError
+
+_PATHS = (
+    *("run_dir", "data.path", "data.datasets", "evaluate.treebank"),
+    *("checkpoint.resume", "checkpoint.init_from"),
+)
+"""Each machine may have them in its own way."""
+
+
+def check_ranks_agree(world: World, config: RunConfig, fingerprint: str) -> None:
+    """Refuses ranks that read other data or another configuration. All ranks call it.
+
+    Machines without a common file system have copies of both, and a stale one trains unnoticed.
+
+    Args:
+        fingerprint: of this rank's data (ContextSource.fingerprint).
+
+    Raises:
+        ConfigError: on all ranks; names a rank, its machine, the field and both values.
+    """
+    own = {"data (fingerprint)": fingerprint[:12]} | flat(config_to_dict(config))
+    own = {name: value for name, value in own.items() if name not in _PATHS}
+    everybody = world.gather((socket.gethostname(), own))
+    host, first = everybody[0]
+    for rank, (machine, other) in enumerate(everybody):
+        for name in first | other:
+            if first.get(name) != other.get(name):
+                raise ConfigError(
+                    f"{name}: {shown(other.get(name))} for rank {rank} on {machine}, but "
+                    f"{shown(first.get(name))} for rank 0 on {host}; give all machines the same "
+                    "configuration and the same data"
+                )

@@ -1,0 +1,224 @@
+"""What `--dry-run` prints: a run in words, with its batch arithmetic and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.format.manifest import Manifest, TokenizerRecord
+from gpst.batch import ContextBatch
+from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
+from pipeline.config.deepspeed import check_deepspeed_entries
+from pipeline.config.run import RunConfig
+from pipeline.cost.activations import ASSUMED_SENTENCE_TOKENS, assumed_batch
+from pipeline.cost.memory import (
+    A100,
+    STAGES,
+    Device,
+    ModelSize,
+    RankMemory,
+    checkpoint_bytes,
+    device_here,
+    model_size,
+    rank_memory,
+)
+from pipeline.data.source import ContextSource
+from pipeline.errors import ConfigError
+from pipeline.quantities import GIB, MIB, counted, in_words
+from pipeline.run_folder import CHECKPOINTS
+from pipeline.train.preflight import check_run
+from pipeline.train.schedule import num_warmup_steps
+
+ASSUMED_VOCAB_SIZE = 30_522
+"""Where there is neither a dataset nor model.vocab_size: data_prep's default."""
+_REFERENCE_RANKS = 8
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A run that was checked as far as it can be here."""
+
+    config: RunConfig
+    """With the model resolved."""
+    batches: BatchPlan
+    source: ContextSource | None
+    """The data; None when it is not there yet."""
+
+    def describe(self) -> str:
+        """The plan in words, for people."""
+        size = model_size(self.config.model_config)
+        lines = [*self._head(size), *self._memory_here(size), *self._memory_reference(size)]
+        if self.source is None:
+            lines += ["", *self._not_ready()]
+        return "\n".join(lines)
+
+    def _head(self, size: ModelSize) -> list[str]:
+        config, train, optim = self.config, self.config.train, self.config.optim
+        model, engine = config.model_config, config.engine
+        warmup = num_warmup_steps(train.num_steps, optim.warmup_fraction)
+        disk = checkpoint_bytes(config, size.parameters)
+        return [
+            f"model        {model.kind}, {size.parameters:,} parameters, vocabulary of "
+            f"{model.vocab_size:,}",
+            f"data         {self._data()}",
+            f"batches      {self.batches.describe()}",
+            f"             {self._batches_in_words()}",
+            f"steps        {self._steps()}",
+            f"rate         {optim.learning_rate:g}"
+            + (f", parser {optim.parser_learning_rate:g}" if model.kind == "gpst" else "")
+            + f"; {warmup:,} steps of warm-up, then {optim.decay}",
+            f"engine       ZeRO {engine.zero_stage}, {engine.precision}, recomputed: "
+            f"{', '.join(engine.checkpointing) or 'nothing'}",
+            f"checkpoints  {in_words(disk)} each, in {Path(config.run_dir) / CHECKPOINTS}",
+        ]
+
+    def _data(self) -> str:
+        if self.source is None:
+            paths = ", ".join(source.path for source in self.config.data.sources)
+            return f"{paths}: not there yet"
+        return (
+            f"{self.source.num_contexts:,} contexts of at most {self.config.data.context_tokens} "
+            f"tokens, {self.source.num_tokens:,} tokens"
+        )
+
+    def _batches_in_words(self) -> str:
+        plan = self.batches
+        tokens = plan.global_batch * self.config.data.context_tokens
+        who = "the rank goes" if plan.world_size == 1 else f"each of {plan.world_size} ranks goes"
+        return (
+            f"{who} forward and backward {counted(plan.accumulation, 'time')} on "
+            f"{plan.micro_batch} contexts of at most {self.config.data.context_tokens} tokens, "
+            f"then the weights are updated once: at most {tokens:,} tokens a step"
+        )
+
+    def _steps(self) -> str:
+        train = self.config.train
+        total = train.num_steps * train.global_batch_contexts
+        if self.source is None:
+            tokens = total * self.config.data.context_tokens
+            return f"{train.num_steps:,}: at most {tokens:,} tokens"
+        seen = total * self.source.num_tokens / self.source.num_contexts
+        epochs = total / self.source.num_contexts
+        return f"{train.num_steps:,}: about {seen:,.0f} tokens, {epochs:.2f} epochs"
+
+    def _micro_batch(self, num_contexts: int) -> ContextBatch:
+        """The run's first contexts, or assumed ones."""
+        if self.source is None:
+            return assumed_batch(num_contexts, self.config.data.context_tokens)
+        numbers = [k % self.source.num_contexts for k in range(num_contexts)]
+        return self.source.batch(numbers)
+
+    def _memory_here(self, size: ModelSize) -> list[str]:
+        ranks = self.batches.world_size
+        device = device_here(ranks)
+        each = f"{device.name} with {in_words(device.num_bytes)} each"
+        title = f"{counted(ranks, 'rank')} here, {each}"
+        return self._memory(size, self.batches, device, title)
+
+    def _memory_reference(self, size: ModelSize) -> list[str]:
+        title = f"{_REFERENCE_RANKS} x {A100.name}"
+        try:
+            batches = batch_plan(self.config, _REFERENCE_RANKS)
+        except ConfigError as error:
+            return ["", f"memory on {title}: {error}"]
+        return self._memory(size, batches, A100, title)
+
+    def _memory(self, size: ModelSize, batches: BatchPlan, device: Device, title: str) -> list[str]:
+        """A table by ZeRO stage, and what it means."""
+        engine, ranks = self.config.engine, batches.world_size
+        batch = self._micro_batch(batches.micro_batch)
+        own = rank_memory(self.config, size, ranks, engine.zero_stage, batch, device.type)
+        unit, unit_bytes = ("GiB", GIB) if own.total >= GIB else ("MiB", MIB)
+        rows = []
+        for stage in STAGES:
+            mark = "*" if stage == engine.zero_stage else " "
+            if stage == 0 and engine.precision != "fp32":
+                rows.append(f"{mark} ZeRO 0  not with {engine.precision}")
+                continue
+            memory = rank_memory(self.config, size, ranks, stage, batch, device.type)
+            rows.append(f"{mark} ZeRO {stage}{_row(memory, device, unit_bytes)}")
+        header = "".join(f"{name:>12}" for name in _COLUMNS)
+        return [
+            "",
+            f"memory on {title} ({batches.describe()}), {unit} a rank:",
+            f"        {header}",
+            *rows,
+            *_bucket_words(own),
+            self._verdict(size, batches, device, own),
+        ]
+
+    def _verdict(self, size: ModelSize, batches: BatchPlan, device: Device, own: RankMemory) -> str:
+        stage, ranks = self.config.engine.zero_stage, batches.world_size
+        per_rank = batches.global_batch // ranks
+        fitting = [
+            n
+            for n in range(1, per_rank + 1)
+            if per_rank % n == 0 and self._fits(size, ranks, stage, n, device)
+        ]
+        host = f"; {in_words(own.host)} of the host's memory a rank" if own.host else ""
+        if own.total > device.usable:
+            hope = (
+                f"train.micro_batch_contexts_per_rank={fitting[-1]} would"
+                if fitting
+                else "no micro-batch would; try engine.checkpointing, a higher engine.zero_stage"
+            )
+            return f"does not fit ({in_words(device.usable)} are usable): {hope}{host}"
+        most = fitting[-1]
+        return (
+            f"fits, {in_words(device.usable - own.total)} to spare; up to {most} contexts a "
+            f"micro-batch would ({most} x {per_rank // most} accumulated x {ranks}){host}"
+        )
+
+    def _fits(self, size: ModelSize, ranks: int, stage: int, contexts: int, device: Device) -> bool:
+        batch = self._micro_batch(contexts)
+        memory = rank_memory(self.config, size, ranks, stage, batch, device.type)
+        return memory.total <= device.usable
+
+    def _not_ready(self) -> list[str]:
+        given = self.config.model_config.vocab_size
+        return [
+            "not ready    the dataset is not there: make it with python -m data_prep build",
+            f"assumed      a vocabulary of {given:,} (model.vocab_size=N for another), sentences "
+            f"of {ASSUMED_SENTENCE_TOKENS} tokens",
+        ]
+
+
+_COLUMNS = ("weights", "gradients", "optimizer", "buckets", "activations", "total")
+
+
+def _row(memory: RankMemory, device: Device, unit_bytes: int) -> str:
+    cells = [getattr(memory, name) / unit_bytes for name in _COLUMNS]
+    over = "" if memory.total <= device.usable else "  too much"
+    return "  " + "".join(f"{cell:>12.2f}" for cell in cells)[1:] + over
+
+
+def _bucket_words(memory: RankMemory) -> list[str]:
+    if not memory.buckets:
+        return []
+    return [
+        f"buckets: {in_words(memory.buckets)} that DeepSpeed sends gradients in, whatever the "
+        "model's size; engine.deepspeed={zero_optimization: {reduce_bucket_size: N}} for N numbers"
+    ]
+
+
+def check_dry_run(config: RunConfig, world_size: int) -> DryRun:
+    """Checks all that can be checked; a dataset that is not there yet is no error.
+
+    Raises:
+        ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
+    """
+    if all(Path(source.path).is_dir() for source in config.data.sources):
+        plan = check_run(config, world_size)
+        return DryRun(plan.config, plan.batches, plan.source)
+    batches = batch_plan(config, world_size)
+    check_deepspeed_entries(config, batches)
+    return DryRun(resolve_without_data(config), batches, None)
+
+
+def resolve_without_data(config: RunConfig) -> RunConfig:
+    """The run with its model's configuration, as if for a dataset that fits it."""
+    given = config.model if isinstance(config.model, dict) else {}
+    vocab_size = given.get("vocab_size") or ASSUMED_VOCAB_SIZE
+    tokenizer = TokenizerRecord("assumed", "byte_bpe", "", given.get("bos_token_id") or 0, 0)
+    manifest = Manifest(vocab_size, "uint32", tokenizer, ())
+    return resolve_model(config, manifest)

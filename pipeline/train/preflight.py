@@ -1,0 +1,83 @@
+"""Everything that can be wrong with a run, found by rank 0 before the ranks meet."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.checkpoint.files import check_no_checkpoints, list_checkpoints
+from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
+from pipeline.config.deepspeed import check_deepspeed_entries
+from pipeline.config.run import DataConfig, RunConfig
+from pipeline.cost.memory import checkpoint_bytes, model_size
+from pipeline.data.context_table import Split
+from pipeline.data.source import ContextSource, open_datasets, open_source
+from pipeline.errors import DataError
+from pipeline.monitor.samples import FixedSentences
+from pipeline.monitor.wandb import import_wandb
+from pipeline.quantities import in_words
+from pipeline.run_folder import CHECKPOINTS, check_run_dir
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that passed all checks."""
+
+    config: RunConfig
+    """With the model resolved."""
+    batches: BatchPlan
+    source: ContextSource
+    held_out: ContextSource | None
+    sentences: FixedSentences
+
+
+OpenSource = Callable[[DataConfig, Split], ContextSource | None]
+
+
+def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_source) -> Plan:
+    """Checks config, batch arithmetic, data, model and disk; opens the data.
+
+    Args:
+        open_split: what a split of the data is read with; None for no held-out contexts.
+    Raises:
+        ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
+    """
+    check_run_dir(Path(config.run_dir))
+    batches = batch_plan(config, world_size)
+    check_deepspeed_entries(config, batches)
+    datasets = open_datasets(config.data)
+    config = resolve_model(config, datasets[0].manifest)
+    if config.checkpoint.resume == "never":
+        check_no_checkpoints(Path(config.run_dir) / CHECKPOINTS)
+    source = open_split(config.data, "train")
+    assert source is not None  # only the held-out split may be missing
+    held_out = None
+    if config.evaluate.every_steps is not None:
+        held_out = open_split(config.data, "validation")
+    monitor = config.monitor
+    sentences = FixedSentences(
+        monitor.sentences,
+        datasets[0].tokenizer_path,
+        monitor.prompts,
+        monitor.continuation_tokens,
+        config.model_config.max_context_tokens,
+    )
+    if monitor.wandb is not None:
+        import_wandb()
+    _check_disk(config)
+    return Plan(config, batches, source, held_out, sentences)
+
+
+def _check_disk(config: RunConfig) -> None:
+    run_dir = Path(config.run_dir)
+    existing = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
+    there = len(list_checkpoints(run_dir / CHECKPOINTS)) if run_dir.is_dir() else 0
+    # One more than is kept: the old ones go only when the new one is whole.
+    wanted = max(1, config.checkpoint.keep_last + 1 - there)
+    needed = wanted * checkpoint_bytes(config, model_size(config.model_config).parameters)
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DataError(
+            f"run_dir: {existing} has {in_words(free)} free, and {wanted} checkpoints take "
+            f"{in_words(needed)}; free some, or lower checkpoint.keep_last"
+        )

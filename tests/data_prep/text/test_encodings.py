@@ -1,0 +1,146 @@
+"""What is no text is left out by name; text comes out, whatever its encoding."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import random
+import zipfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tars import tar_of
+
+from data_prep.build.build import build
+from data_prep.build.job import BuildArguments
+from data_prep.dataset.inspect import document_texts
+from data_prep.sources import ranges, text
+from data_prep.sources.base import SourceOptions
+from data_prep.sources.registry import get_source
+from data_prep.text.encodings import decoded, known_encoding, look
+
+TEXTS = {
+    "ru": "Это обычный русский текст о погоде. Завтра будет дождь, и мы останемся дома.\n",
+    "fr": "Voilà un café très agréable où l'été dure longtemps, même à Noël.\n",
+    "pl": "Zażółć gęślą jaźń, powiedział król, źle się dzieje w państwie.\n",
+    "el": "Η γρήγορη καφέ αλεπού πηδάει πάνω από το σκύλο. Καλημέρα σας.\n",
+    "he": "שלום לכולם, זהו טקסט פשוט בעברית על מזג האוויר.\n",
+    "ja": "これは日本語の文章です。天気がとても良いので、散歩に行きましょう。\n",
+    "zh": "这是一个关于天气的简单中文文本。明天会下雨。\n",
+    "ko": "이것은 날씨에 관한 간단한 한국어 텍스트입니다. 내일은 비가 올 것입니다.\n",
+    "th": "นี่คือข้อความภาษาไทยง่ายๆ เกี่ยวกับสภาพอากาศ\n",
+}
+OLD = [("ru", "cp1251"), ("ru", "koi8-r"), ("ru", "cp866"), ("ru", "iso8859-5"), ("fr", "latin-1"),
+       ("fr", "mac-roman"), ("pl", "cp1250"), ("el", "cp1253"), ("he", "cp1255"),
+       ("ja", "shift-jis"), ("ja", "euc-jp"), ("ja", "iso2022-jp"), ("zh", "gb2312"),
+       ("zh", "gb18030"), ("ko", "euc-kr"), ("th", "tis-620")]  # fmt: skip
+WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig"]
+
+
+@pytest.mark.parametrize(("language", "encoding"), OLD)
+def test_old_encodings_are_recognised(language, encoding):
+    for times in (2, 30):
+        data = (TEXTS[language] * times).encode(encoding)
+        found = look(data)
+        assert decoded(data, found.encoding).decode() == TEXTS[language] * times, found
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("language", ["fr", "ru", "ja", "zh"])
+def test_wide_encodings_with_and_without_a_mark(language, encoding):
+    data = TEXTS[language].encode(encoding)
+    found = look(data)
+    assert decoded(data, found.encoding).decode().lstrip("\ufeff") == TEXTS[language], found
+
+
+def test_what_does_not_fit_is_marked():
+    """Each place once, by a byte that is no UTF-8; the rest stays."""
+    assert decoded(b"a\x81b", "cp1252") == b"a\xffb"
+    assert decoded("ab".encode("utf-16-le") + b"\x00\xdcc\x00d", "utf-16-le") == b"ab\xffc\xff"
+    assert known_encoding("UTF-8-sig") == "utf-8"
+    assert known_encoding("rot13") is None
+
+
+def no_text(folder):
+    """Files that are named as text and are none."""
+    table = io.BytesIO()
+    pq.write_table(pa.table({"text": ["One."] * 50}), table)
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("a.txt", "Some text. " * 50)
+    noise = random.Random(0)
+    contents = {
+        "a.jpg": b"\xff\xd8\xff\xe0\0\x10JFIF" + noise.randbytes(500),
+        "b.pdf": b"%PDF-1.4\nplain to its end\n",
+        "c.zip": zipped.getvalue(),
+        "d.tar.gz": gzip.compress(tar_of([("x.txt", b"Some text. " * 50)])),
+        "e.parquet": table.getvalue(),
+        "f": noise.randbytes(300),
+        "g": noise.randbytes(100_000),
+        "h": b"\0" * 3000,
+        "i.gz": gzip.compress(noise.randbytes(5000)),
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return sorted(contents)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_files_that_are_no_text_are_named_and_not_built(tmp_path, bpe_path, split):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    names = no_text(folder)
+    (folder / "y.bz2").write_bytes(bz2.compress(b"Packed text."))
+    (folder / "z.txt").write_text("Plain text with a \x07 in it.")
+    arguments = BuildArguments(
+        "text", SourceOptions(split_blank_lines=split), validation_fraction=0.0
+    )
+    dataset = build([f"{folder}/*"], bpe_path, tmp_path / "out", arguments)
+    found = ["".join(document) for document in document_texts(dataset)]
+    assert found == ["Packed text.", "Plain text with a  in it."]
+    lines = (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert {e["reason"] for e in entries} == {"binary_file"}
+    assert sorted(e["file"] for e in entries) == [f"{folder}/{name}" for name in names]
+
+
+@pytest.mark.parametrize("name", ["jsonl", "text", "treebank", "wikitext"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "cp1251"])
+@pytest.mark.parametrize("size", ["whole", "ranges"])
+def test_every_source_decodes(name, encoding, size, tmp_path, read, monkeypatch):
+    """The same documents as from UTF-8, whatever the size and the way in; counted once a file."""
+    if size == "ranges":
+        monkeypatch.setattr(ranges, "RANGE_BYTES", 100)
+        monkeypatch.setattr(text, "SMALL_FILE", 10)
+    line = {"jsonl": json.dumps({"text": TEXTS["ru"]}, ensure_ascii=False) + "\n",
+            "treebank": "(S (A Это) (B обычный) (C русский) (D текст) (E погоде) (F дождь)"
+            " (G останемся))\n"}  # fmt: skip
+    content = line.get(name, TEXTS["ru"] + "\n") * 9
+    suffix = get_source(name).suffixes[0]
+    for split in (False, True):
+        documents = []
+        for target in ("utf-8", encoding):
+            (tmp_path / f"x{suffix}").write_bytes(content.encode(target))
+            found, recorder = read(name, [tmp_path], split_blank_lines=split)
+            documents.append([d.lstrip("\ufeff") for d in found])
+        assert documents[0] == documents[1]
+        assert recorder.counters == {f"files_decoded/{encoding}": 1}
+        declared, recorder = read(name, [tmp_path], split_blank_lines=split, encoding=encoding)
+        assert [d.lstrip("\ufeff") for d in declared] == documents[0]
+
+
+def test_documents_that_are_mostly_damaged_are_left_out_by_name(tmp_path, bpe_path):
+    good, bad = "Good text. " * 30, "Mostly \x81\x8d\x8f"
+    lines = [json.dumps({"text": t}, ensure_ascii=False).encode("latin-1")
+             for t in (good + "\xff", bad * 20, good)]  # fmt: skip
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
+    arguments = BuildArguments("jsonl", SourceOptions(encoding="utf-8"), validation_fraction=0.0)
+    dataset = build([str(tmp_path / "x.jsonl")], bpe_path, tmp_path / "out", arguments)
+    assert dataset.manifest.counters["documents"] == 2
+    assert dataset.manifest.counters["bad_utf8_replaced"] == 1
+    entry = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
+    assert (entry["reason"], entry["offset"]) == ("bad_utf8", len(lines[0]) + 1)
+    assert entry["detail"] == "60 places that do not fit; or name its --encoding"

@@ -1,0 +1,147 @@
+"""The passes over the chart written out, against autograd through the modules themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gpst.chart import pair_pass
+from gpst.chart.inside import inside
+from gpst.chart.outside import outside, segment_softmax
+from gpst.chart.pair_pass import Incoming, PairPass, Pairs
+from gpst.chart.plan import build_plan
+from gpst.config import CompositionConfig
+from gpst.layers.composition import Composition, Decomposition, PairModel
+
+CONFIG = CompositionConfig(dim=6, num_heads=2, ffn_dim=8, num_layers=2, score_dim=4)
+
+
+def make(kind: type[PairModel], dropout: float = 0.0, **changes) -> PairModel:
+    torch.manual_seed(0)
+    values = {**vars(CONFIG), "dropout": dropout, **changes}
+    return kind(CompositionConfig(**values)).double()
+
+
+def some_pairs(model: PairModel, size: int) -> Pairs:
+    tables = torch.randn(2, 9, 6, dtype=torch.float64)
+    first, second = torch.randint(0, 9, (2, size))
+    side = torch.randint(0, 2, (size,)) if isinstance(model, Decomposition) else None
+    sibling = None if side is None else second + 9 * (1 - side)
+    return Pairs(tables[0], first, tables[1], second, side, sibling)
+
+
+@pytest.mark.parametrize("kind", [Composition, Decomposition])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("chunk", [4, 512])
+def test_a_level_is_the_module(kind, recompute: bool, chunk: int, monkeypatch) -> None:
+    monkeypatch.setitem(pair_pass._PAIRS_A_CHUNK, "cpu", chunk)
+    model = make(kind).eval()
+    given = some_pairs(model, 11)
+    first = given.first_table.clone().requires_grad_()
+    second = given.second_table.clone().requires_grad_()
+    extra = () if given.side is None else (given.side,)
+    expected, expected_scores = model(first[given.first], second[given.second], *extra)
+    passage = PairPass(model, first, True, recompute)
+    if given.side is not None:
+        passage.project_siblings(given.second_table)
+    vectors, scores = passage.forward(given)
+    torch.testing.assert_close(vectors, expected)
+    torch.testing.assert_close(scores, expected_scores)
+
+    cells = torch.randn(2, 3, 6, dtype=torch.float64)
+    cell, weights = torch.randint(0, 3, (11,)), torch.rand(11, dtype=torch.float64)
+    into_scores = torch.randn(11, dtype=torch.float64)
+    into_first, into_second = torch.zeros(2, 2, 9, 6, dtype=torch.float64)
+    passage.backward(given, Incoming(cells, cell, weights, into_scores), into_first, into_second)
+    if given.side is not None:
+        passage.siblings_backward(given.second_table, into_second[0])
+    wanted = [first, second, *model.parameters()]
+    upstream = cells[:, cell] * weights[:, None]
+    theirs = torch.autograd.grad(
+        (expected, expected_scores), wanted, (upstream[0], into_scores),
+        retain_graph=True, allow_unused=True,
+    )  # fmt: skip
+    torch.testing.assert_close(into_first[0], theirs[0])
+    torch.testing.assert_close(into_second[0], theirs[1])
+    second_route = torch.autograd.grad((expected,), (first, second), (upstream[1],))
+    torch.testing.assert_close(into_first[1], second_route[0])
+    torch.testing.assert_close(into_second[1], second_route[1])
+    assert passage.sums is not None
+    by_id = passage.sums.gradients(model)
+    for (name, parameter), gradient in zip(model.named_parameters(), theirs[2:], strict=True):
+        if name != "root":
+            torch.testing.assert_close(by_id[id(parameter)], gradient, msg=name)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_same_values_are_dropped_in_both_directions(recompute: bool, monkeypatch) -> None:
+    """Finite differences through both passes with dropout on."""
+    monkeypatch.setitem(pair_pass._PAIRS_A_CHUNK, "cpu", 4)
+    composition, decomposition = make(Composition, 0.2), make(Decomposition, 0.2, num_layers=1)
+    plan = build_plan(np.array([0.3, 0.1, 0.7, 0.2, 0.0, 0.4, 0.0]), np.array([5, 2]))
+    upstream = torch.randn(7, 6, dtype=torch.float64)
+
+    def loss(leaves: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        chart = inside(plan, composition, leaves, gradient_stop=False, recompute=recompute)
+        rebuilt = outside(plan, decomposition, chart.inside_ae, recompute)
+        return (rebuilt * upstream).sum() + chart.heights.sum()
+
+    leaves = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
+    moved = [leaves, *composition.parameters(), *decomposition.parameters()]
+    into = torch.autograd.grad(loss(leaves), moved)
+    for tensor, gradient in zip(moved, into, strict=True):
+        direction = torch.randn_like(tensor)
+        with torch.no_grad():
+            values = []
+            for step in (1e-6, -2e-6):
+                tensor.add_(direction, alpha=step)
+                values.append(loss(leaves).item())
+            tensor.add_(direction, alpha=1e-6)
+        slope = (values[0] - values[1]) / 2e-6
+        assert slope == pytest.approx((gradient * direction).sum().item(), rel=1e-5, abs=1e-7)
+    assert loss(leaves).item() != loss(leaves.detach() * 1.0001).item()
+    composition.eval(), decomposition.eval()
+    without = loss(leaves).item()
+    composition.train(), decomposition.train()
+    assert loss(leaves).item() != pytest.approx(without)
+
+
+def test_kept_and_recomputed_activations_give_the_same_bits() -> None:
+    gradients = []
+    for recompute in (False, True):
+        model, down = make(Composition, 0.1).float(), make(Decomposition, 0.1).float()
+        plan = build_plan(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
+        torch.manual_seed(1)
+        leaves = torch.randn(40, 6, requires_grad=True)
+        chart = inside(plan, model, leaves, recompute=recompute)
+        rebuilt = outside(plan, down, chart.inside_ae, recompute)
+        (chart.inside_ar.sum() + rebuilt.square().sum()).backward()
+        parameters = [*model.parameters(), *down.parameters()]
+        gradients.append([leaves.grad, *(p.grad for p in parameters)])
+    for kept, again in zip(*gradients, strict=True):
+        assert torch.equal(kept, again)
+
+
+def test_half_precision_stays_near_and_scores_are_fp32() -> None:
+    model = make(Composition).float().eval()
+    plan = build_plan(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
+    leaves = torch.randn(40, 6)
+    exact = inside(plan, model, leaves)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = inside(plan, model, leaves)
+    assert half.scores.dtype == half.weights.dtype == half.heights.dtype == torch.float32
+    assert (half.inside_ae - exact.inside_ae).abs().mean() < 0.05
+    torch.testing.assert_close(
+        half.heights[plan.roots], exact.heights[plan.roots], rtol=0.05, atol=0.2
+    )
+
+
+def test_weights_of_high_and_low_scores_are_finite() -> None:
+    scores = torch.tensor([500.0, 499.0, -500.0, -501.0, 3.0])
+    weights = segment_softmax(scores, torch.tensor([0, 0, 1, 1, 2]), 3)
+    one, other = 1 / (1 + math.exp(-1)), 1 / (1 + math.e)
+    torch.testing.assert_close(weights, torch.tensor([one, other, one, other, 1.0]))

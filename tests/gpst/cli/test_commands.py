@@ -1,0 +1,223 @@
+"""The commands as a user calls them, and the formats of trees."""
+
+import io
+import json
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+
+import pytest
+from PIL import Image
+
+from gpst.api import ParsedSentence
+from gpst.cli.commands import main
+from gpst.render import as_png, as_svg, as_text, draw
+from gpst.tree import Tree, right_branching
+
+PARSED = ParsedSentence(["a(b", "<&", "c"], Tree.from_splits(3, {(0, 2): 1, (0, 1): 0}), -1.5)
+
+
+def test_text_formats():
+    assert as_text(PARSED, "bracket") == "((a(b <&) c)"
+    assert as_text(PARSED, "ptb") == "(X (X (W a-LRB-b) (W <&)) (W c))"
+    assert as_text(PARSED, "ascii").splitlines() == ["┬─┬─a(b", "│ └─<&", "└─c"]
+    values = json.loads(as_text(PARSED, "json"))
+    assert values["words"] == PARSED.words
+    assert values["spans"][-1] == [0, 2]
+    assert values["log_p"] == -1.5
+    with pytest.raises(ValueError, match="format: 'x'"):
+        as_text(PARSED, "x")
+
+
+def test_pictures_show_every_word_and_edge():
+    long = ParsedSentence([f"word{k}" for k in range(9)], right_branching(9))
+    root = ElementTree.fromstring(as_svg([PARSED, long]))
+    name = "{http://www.w3.org/2000/svg}"
+    assert [t.text for t in root.iter(name + "text")] == [*PARSED.words, *long.words]
+    assert len(list(root.iter(name + "line"))) == 2 * 2 + 2 * 8
+    width, height = float(root.get("width")), float(root.get("height"))
+    for drawing in (draw(PARSED), draw(long)):
+        for line in drawing.lines:
+            assert min(line) >= 0
+            assert max(line[0], line[2]) <= width
+            assert line[3] <= height
+            assert line[1] < line[3]  # the parent is above
+    image = Image.open(io.BytesIO(as_png([PARSED, long])))
+    assert image.size == (
+        int(draw(long).width) + 1,
+        int(draw(PARSED).height + draw(long).height) + 1,
+    )
+    assert len(set(image.convert("L").tobytes())) > 2
+
+
+def run(capsys, *argv):
+    code = main([str(a) for a in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("method", ["inside", "left-to-right"])
+def test_parse_reads_a_file_or_standard_input(exported, tmp_path, capsys, monkeypatch, method):
+    text = "The old man sailed.\n\n  She saw the boats!\n"
+    (tmp_path / "in.txt").write_text(text)
+    arguments = ("--model", exported, "--method", method, "--beam", 3, "--format")
+    code, out, err = run(capsys, "parse", *arguments, "bracket", tmp_path / "in.txt")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 2
+    assert out.splitlines()[0].replace("(", "").replace(")", "") == "The old man sailed ."
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert run(capsys, "parse", *arguments, "bracket")[1] == out
+    code, out, _ = run(capsys, "parse", *arguments, "json", tmp_path / "in.txt")
+    assert [json.loads(line)["words"][-1] for line in out.splitlines()] == [".", "!"]
+    code, out, _ = run(capsys, "parse", *arguments, "ascii", tmp_path / "in.txt")
+    assert out.count("\n\n") == 1
+    code, out, _ = run(capsys, "parse", *arguments, "svg", tmp_path / "in.txt")
+    assert out.count("<text") == 10
+
+
+def test_surprisal_table(exported, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("The old man sailed.\nShe saw the boats!\n")
+    code, out, _ = run(capsys, "surprisal", "--model", exported, tmp_path / "in.txt")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert code == 0
+    assert rows[0] == ["sentence", "position", "word", "surprisal_bits"]
+    assert [row[:3] for row in rows[1:4]] == [
+        ["1", "1", "The"],
+        ["1", "2", "old"],
+        ["1", "3", "man"],
+    ]
+    assert rows[6][:3] == ["2", "1", "She"]
+    code, other, _ = run(
+        capsys, "surprisal", "--model", exported, "--document", tmp_path / "in.txt"
+    )
+    # The first sentence has no context in either; the second one has in a document.
+    assert other.splitlines()[:6] == out.splitlines()[:6]
+    assert other.splitlines()[6:] != out.splitlines()[6:]
+
+
+def test_generate_shows_text_and_trees(exported, capsys, monkeypatch):
+    arguments = ("generate", "--model", exported, "--max-new-tokens", 5)
+    code, out, err = run(capsys, *arguments, "--prompt", "The man", "--trees", "--seed", 3)
+    assert (code, err) == (0, "")
+    assert out.startswith("The man")
+    assert "┬─" in out
+    assert run(capsys, *arguments, "--prompt", "The man", "--trees", "--seed", 3)[1] == out
+    code, out, _ = run(capsys, *arguments, "--search", "--samples", 2, "--beam", 4)
+    assert code == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("The man"))
+    assert run(capsys, *arguments, "--prompt", "-")[1].startswith("The man")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        ((), 2, "command 'nothing': known are parse"),
+        (("prase",), 2, "command 'prase'"),
+        (("parse", "--model", "nowhere", "-"), 2, "model nowhere does not exist"),
+        (("parse", "--model", "MODEL", "nofile.txt"), 2, "cannot read nofile.txt"),
+        (("parse", "--model", "MODEL", "EMPTY"), 2, "holds no sentence"),
+        (("parse", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
+        (("parse", "--model", "MODEL", "LONG"), 3, "but the model takes 128"),
+        (("parse", "--model", "MODEL", "NUL"), 3, "is no text: line 2 holds a NUL character"),
+        (("surprisal", "--model", "nowhere", "-"), 2, "model nowhere does not exist"),
+        (("surprisal", "--model", "MODEL", "nofile.txt"), 2, "cannot read nofile.txt"),
+        (("surprisal", "--model", "MODEL", "EMPTY"), 2, "holds no sentence"),
+        (("surprisal", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
+        (("surprisal", "--model", "MODEL", "NUL"), 3, "is no text: line 2 holds a NUL character"),
+        (("surprisal", "--model", "MODEL", "LONG"), 3, "but the model takes 128: 'boats boats"),
+        (("surprisal", "--model", "MODEL", "--document", "LINES"), 3, "a text has"),
+        (("generate", "--model", "MODEL", "--prompt", "a b. " * 100), 3, "the prompt has"),
+    ],
+)
+def test_faults_are_one_line(exported, tmp_path, capsys, argv, code, message):
+    files = {"EMPTY": b"\n", "BYTES": b"\xff\xfe a", "LONG": b"boats " * 200,
+             "NUL": b"a.\nb\0c.\n", "LINES": b"The man.\n" * 100}  # fmt: skip
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    given = [
+        str(exported) if a == "MODEL" else str(tmp_path / a) if a in files else a for a in argv
+    ]
+    found, out, err = run(capsys, *given)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["parse", "surprisal"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_unknown_words_are_read(exported, tmp_path, capsys, command, dtype):
+    (tmp_path / "in.txt").write_text("Zzqx \U0001f600 \u6f22\u5b57 xyzzy.\n", encoding="utf-8")
+    method = ("--method", "left-to-right", "--format", "json") if command == "parse" else ()
+    given = ("--model", exported, "--beam", 3, "--dtype", dtype, *method, tmp_path / "in.txt")
+    code, out, err = run(capsys, command, *given)
+    assert (code, err) == (0, "")
+    words = ["Zzqx", "\U0001f600", "\u6f22\u5b57", "xyzzy", "."]
+    if command == "parse":
+        assert json.loads(out)["words"] == words
+    else:
+        rows = [line.split("\t") for line in out.splitlines()[1:]]
+        assert [row[2] for row in rows] == words
+        assert all(float(row[3]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("parse", "--dtype", "fp8"), "--dtype: invalid choice: 'fp8'"),
+        (("parse", "--beam", "0"), "'0' is not a whole number of at least 1"),
+        (("parse", "--format", "tiff"), "--format: invalid choice: 'tiff'"),
+        (("parse", "--method", "up"), "--method: invalid choice: 'up'"),
+        (("parse", "--device", "banana"), "device: 'banana' is not here; it may be cpu"),
+        (("parse", "--device", "cuda:99"), "device: 'cuda:99' is not here"),
+        (("surprisal", "--beams", "3"), "unrecognized arguments: --beams"),
+        (("generate", "--temperature", "-1"), "temperature: -1.0 is not allowed"),
+        (("generate", "--top-p", "2"), "top_p: 2.0 is not allowed"),
+    ],
+)
+def test_bad_options_are_one_line(exported, capsys, argv, message):
+    with pytest.raises(SystemExit) as stopped:
+        main([argv[0], "--model", str(exported), *argv[1:]])
+    assert stopped.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize("command", ["parse", "generate", "surprisal"])
+def test_a_missing_model_is_one_line_with_its_cure(capsys, command):
+    with pytest.raises(SystemExit) as stopped:
+        main([command])
+    assert stopped.value.code == 2
+    _, err = capsys.readouterr()
+    cure = "--model is missing: name a folder that launch/convert.sh to-hf has made (see --help)"
+    assert err == f"{command}: {cure}\n"
+
+
+@pytest.mark.parametrize("command", ["parse", "generate", "surprisal"])
+def test_every_option_is_explained(capsys, command):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    options = text.partition("options:")[2].partition("example:")[0]
+    for line in options.splitlines():
+        # The explanation stands on the option's line or alone on the next one.
+        if line.startswith("  -"):
+            assert len(line.split("  ")) > 2 or line in _wrapped(options), line
+
+
+def _wrapped(options: str) -> set[str]:
+    lines = options.splitlines()
+    return {a for a, b in pairwise(lines) if b.startswith(" " * 10)}
+
+
+def test_damaged_weights_are_one_line(exported, tmp_path, capsys):
+    folder = tmp_path / "broken"
+    shutil.copytree(exported, folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    for damaged in (weights[:1000], b"", weights[:100] + b"x" * 20 + weights[120:]):
+        (folder / "model.safetensors").write_bytes(damaged)
+        code, out, err = run(capsys, "parse", "--model", folder, "-")
+        assert (code, out) == (2, "")
+        assert "model.safetensors" in err
+        assert err.count("\n") == 1

@@ -1,0 +1,392 @@
+"""Where values are dropped: zeros counted on the way through each form of the model.
+
+Each rate of the configuration has a value of its own here, so that none can stand for another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from slow_gpst import Dropped, pair, pair_score
+from small_model import CONFIG, make_contexts, make_model
+from torch import Tensor, nn
+
+import gpst.kernels.choice
+from gpst.batch import ContextBatch
+from gpst.chart import pair_pass
+from gpst.chart.inside import inside
+from gpst.chart.outside import outside
+from gpst.chart.pair_pass import Incoming, PairPass, Pairs
+from gpst.chart.plan import build_plan
+from gpst.config import CompositionConfig, ParserConfig
+from gpst.kernels import pair as pieces
+from gpst.layers import composition as module_form
+from gpst.layers.composition import Composition, Decomposition, PairModel
+from gpst.model.gpst import GPSTModel
+from gpst.model.losses import total_loss
+
+RATE = 0.2
+PAIRS, TOLERANCE = 150, 0.03
+INTERPRETED_PAIRS = 40  # the interpreter of GPU kernels takes its time
+SIZES = CompositionConfig(
+    dim=24, num_heads=6, ffn_dim=32, num_layers=2, num_decomposition_layers=2, score_dim=8,
+    dropout=RATE,
+)  # fmt: skip
+
+
+def zeros(x: Tensor) -> float:
+    return (x == 0).double().mean().item()
+
+
+def make(kind: type[PairModel], **changes) -> PairModel:
+    torch.manual_seed(0)
+    model = kind(dataclasses.replace(SIZES, **changes))
+    for parameter in model.parameters():
+        parameter.data.add_(0.02 * torch.randn_like(parameter))
+    return model
+
+
+def as_siblings(second: Tensor, side: Tensor | None, num_cells: int) -> Tensor | None:
+    return None if side is None else second + num_cells * (1 - side)
+
+
+def passage_of(model: PairModel, pairs: Pairs, recompute: bool = False) -> PairPass:
+    passage = PairPass(model, pair_pass.first_table, True, recompute)
+    if pair_pass.side is not None:
+        passage.project_siblings(pair_pass.second_table)
+    return passage
+
+
+def weights_on_vectors(packed: Tensor, mixed: Tensor, num_heads: int) -> Tensor:
+    """(2 vectors, ...) the weights by which the values were mixed."""
+    value = packed.unflatten(-1, (3, num_heads, -1))[:, :, 2].double()
+    basis = torch.stack((value[0], value[1]), -1).expand(2, -1, -1, -1, -1)
+    mixed = mixed.unflatten(-1, (num_heads, -1)).double().unsqueeze(-1)
+    return torch.linalg.lstsq(basis, mixed).solution.squeeze(-1).movedim(-1, 0)
+
+
+class Counted:
+    """Shares of zeros of what goes through the places of a pair model."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[Tensor]] = defaultdict(list)
+
+    def add(self, place: str, x: Tensor) -> None:
+        self.seen[place].append(x.detach().clone().flatten())
+
+    def add_weights(self, packed: Tensor, mixed: Tensor, num_heads: int) -> None:
+        on_vectors = weights_on_vectors(packed, mixed, num_heads)
+        on_vectors = torch.where(on_vectors.abs() < 1e-3, 0.0, on_vectors)
+        self.add("weights on vector 0", on_vectors[0])
+        self.add("weights on vector 1", on_vectors[1])
+        self.add("weights on both", on_vectors.abs().sum(0))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {place: zeros(torch.cat(all_of)) for place, all_of in self.seen.items()}
+
+
+def expected_shares(rate: float) -> dict[str, float]:
+    weights = ("weights on vector 0", "weights on vector 1")
+    dropped = (*weights, "attention residual", "activation", "feed-forward residual")
+    whole = {"score MLP": 0.0, "input": 0.0, "sum": 0.0}
+    return dict.fromkeys(dropped, rate) | {"weights on both": rate**2} | whole
+
+
+@pytest.mark.parametrize(
+    ("kernels", "training"),
+    [
+        ("torch", True),
+        ("torch", False),
+        ("numba", True),
+        ("numba", False),
+        ("triton", True),
+        pytest.param("triton", False, marks=pytest.mark.slow),  # its interpreter takes its time
+    ],
+)
+@pytest.mark.parametrize("kind", [Composition, Decomposition])
+def test_zeros_of_the_passes_over_the_chart(kernels, training: bool, kind, monkeypatch) -> None:
+    monkeypatch.setenv("GPST_KERNELS", kernels)
+    gpst.kernels.choice._decide.cache_clear()
+    counted = Counted()
+    right_gelu, right_norm, right_attention = pieces.gelu, pieces.add_norm, pieces.pair_attention
+    norms = iter(range(1000))
+
+    def gelu(x: Tensor, *args) -> tuple[Tensor, Tensor | None]:
+        value, slope = right_gelu(x, *args)
+        counted.add("activation" if x.shape[-1] == SIZES.ffn_dim else "score MLP", value)
+        assert slope is None or torch.equal(slope == 0, value == 0)
+        return value, slope
+
+    def add_norm(x: Tensor, y: Tensor):
+        number = next(norms) % (2 * SIZES.num_layers + 1)
+        branch = ("attention residual", "feed-forward residual")[number % 2]
+        counted.add("sum" if number == 2 * SIZES.num_layers else branch, y)
+        counted.add("input", x)
+        return right_norm(x, y)
+
+    def attention(packed: Tensor, num_heads: int, *args):
+        mixed, weight = right_attention(packed, num_heads, *args)
+        counted.add_weights(packed, mixed, num_heads)
+        return mixed, weight
+
+    for name, function in (("gelu", gelu), ("add_norm", add_norm), ("pair_attention", attention)):
+        monkeypatch.setattr(pieces, name, function)
+    model = make(kind).train(training)
+    tables = torch.randn(2, 50, SIZES.dim)
+    number = INTERPRETED_PAIRS if kernels == "triton" else PAIRS
+    first, second = torch.randint(0, 50, (2, number))
+    side = torch.randint(0, 2, (number,)) if kind is Decomposition else None
+    given = Pairs(tables[0], first, tables[1], second, side, as_siblings(second, side, 50))
+    scores = passage_of(model, given).forward(given)[1]
+    expected = expected_shares(RATE if training else 0.0)
+    assert counted.shares == pytest.approx(expected, abs=TOLERANCE * (PAIRS / number) ** 0.5)
+    assert [place for place, share in counted.shares.items() if share == 0] == [
+        place for place in counted.shares if expected[place] == 0
+    ]
+    without = passage_of(model.eval(), given).forward(given)[1]
+    assert torch.equal(scores, without)  # of the same vectors, whatever is dropped
+    gpst.kernels.choice._decide.cache_clear()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", [Composition, Decomposition])
+def test_zeros_of_the_plain_modules(training: bool, kind, monkeypatch) -> None:
+    counted = Counted()
+    model = make(kind).train(training)
+    before: list[Tensor] = []
+    right_norm = module_form.plain_norm
+
+    def plain_norm(x: Tensor) -> Tensor:
+        number = len(before) - 1
+        if number < 2 * SIZES.num_layers:
+            branch = ("attention residual", "feed-forward residual")[number % 2]
+            counted.add(branch, x - before[-1])
+        before.append(right_norm(x))
+        return before[-1]
+
+    monkeypatch.setattr(module_form, "plain_norm", plain_norm)
+    for layer in model.pair_layers:
+        packed: list[Tensor] = []
+        layer.value.register_forward_hook(lambda _, __, out, to=packed: to.append(out))
+        layer.attention_out.register_forward_pre_hook(
+            lambda _, given, to=packed: counted.add_weights(
+                torch.cat((to[-1], to[-1], to[-1]), -1), given[0], SIZES.num_heads
+            )
+        )
+        layer.ffn_out.register_forward_pre_hook(
+            lambda _, given: counted.add("activation", given[0])
+        )
+    for _, out in model.score.linears:
+        out.register_forward_pre_hook(lambda _, given: counted.add("score MLP", given[0]))
+    x = torch.randn(2, PAIRS, SIZES.dim)
+    before.append(x)
+    extra = (torch.randint(0, 2, (PAIRS,)),) if kind is Decomposition else ()
+    _, scores = model(x[0], x[1], *extra)
+    expected = expected_shares(RATE if training else 0.0)
+    del expected["input"], expected["sum"]
+    assert counted.shares == pytest.approx(expected, abs=TOLERANCE)
+    before[1:] = []
+    assert torch.equal(scores, model.eval()(x[0], x[1], *extra)[1])
+
+
+def masks_of(drawn: list[list[Tensor]], num_layers: int) -> list[dict[str, Tensor]]:
+    """Of each layer, (2, pairs, ...) masks from those that the chunks drew, two draws a layer."""
+    layers: list[dict[str, list[Tensor]]] = [defaultdict(list) for _ in range(num_layers)]
+    for number in range(0, len(drawn), 2):
+        own = layers[number // 2 % num_layers]
+        names = ("weights", "attended", "ffn", "inner")
+        for name, mask in zip(names, [*drawn[number], *drawn[number + 1]], strict=True):
+            own[name].append(mask if name == "weights" else mask.unflatten(0, (2, -1)))
+    return [{name: torch.cat(parts, 1) for name, parts in own.items()} for own in layers]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("kind", [Composition, Decomposition])
+def test_the_same_masks_give_the_same_in_all_forms(kind, recompute: bool, monkeypatch) -> None:
+    """The pass over a level, the module, and the recursion over single pairs, in float64."""
+    monkeypatch.setitem(pair_pass._PAIRS_A_CHUNK, "cpu", 4)
+    model = make(kind).double()
+    drawn: list[list[Tensor]] = []
+    right = pair_pass.keep_masks
+
+    def keep_masks(*args):
+        drawn.append(right(*args))
+        return drawn[-1]
+
+    monkeypatch.setattr(pair_pass, "keep_masks", keep_masks)
+    tables = torch.randn(2, 9, SIZES.dim, dtype=torch.float64, requires_grad=True)
+    first, second = torch.randint(0, 9, (2, 7))
+    side = torch.randint(0, 2, (7,)) if kind is Decomposition else None
+    sibling = as_siblings(second, side, 9)
+    given = Pairs(tables[0].detach(), first, tables[1].detach(), second, side, sibling)
+    passage = passage_of(model, given, recompute)
+    vectors, scores = passage.forward(given)
+    masks = masks_of(drawn, SIZES.num_layers)
+    upstream, to_scores = torch.randn_like(vectors), torch.randn_like(scores)
+    into = torch.zeros(2, 1, 9, SIZES.dim, dtype=torch.float64)
+    one = torch.ones(7, dtype=torch.float64)
+    incoming = Incoming(upstream[None], torch.arange(7), one, to_scores)
+    passage.backward(given, incoming, into[0], into[1])
+    passage.siblings_backward(given.second_table, into[1, 0])
+    assert passage.sums is not None
+    by_id = passage.sums.gradients(model)
+
+    def recursion() -> tuple[Tensor, Tensor]:
+        out, out_scores = [], []
+        for e in range(7):
+            x = [tables[0, first[e]], tables[1, second[e]]]
+            roles = list(model.role if side is None else model.role[[0, 2 - int(side[e])]])
+            dropped = [Dropped(**{name: mask[:, e] for name, mask in m.items()}) for m in masks]
+            out.append(pair(model.pair_layers, x, roles, dropped))
+            maps = list(model.score.maps)
+            maps[1:] = maps[1:2] if side is None else [maps[2 - int(side[e])]]
+            out_scores.append(pair_score(*(of_map(v) for of_map, v in zip(maps, x, strict=True))))
+        return torch.stack(out), torch.stack(out_scores)
+
+    def module() -> tuple[Tensor, Tensor]:
+        order = (m[name] for m in masks for name in ("weights", "attended", "inner", "ffn"))
+        with monkeypatch.context() as patch:
+            patch.setattr(module_form.F, "dropout", lambda x, *_: x * next(order))
+            extra = () if side is None else (side,)
+            return model(tables[0, first], tables[1, second], *extra)
+
+    wanted = {name: p for name, p in model.named_parameters() if name != "root"}
+    for form in (recursion, module):
+        expected, expected_scores = form()
+        torch.testing.assert_close(vectors, expected)
+        torch.testing.assert_close(scores, expected_scores)
+        theirs = torch.autograd.grad(
+            (expected, expected_scores), [tables, *wanted.values()], (upstream, to_scores)
+        )
+        torch.testing.assert_close(into[:, 0], theirs[0])
+        for (name, parameter), gradient in zip(wanted.items(), theirs[1:], strict=True):
+            torch.testing.assert_close(by_id[id(parameter)], gradient, msg=name)
+
+
+RATES = {"dropout": 0.1, "head_dropout": 0.3}
+PARSER = ParserConfig(dim=16, num_heads=2, ffn_dim=32, num_layers=2, score_dim=24, dropout=0.4)
+
+
+def whole_model() -> GPSTModel:
+    torch.manual_seed(0)
+    chart = dataclasses.replace(CONFIG.composition, dropout=RATE)
+    sizes = {"hidden_dim": 32, "ffn_dim": 64, "composition": chart, "parser": PARSER, **RATES}
+    return GPSTModel(dataclasses.replace(CONFIG, **sizes))
+
+
+@pytest.mark.parametrize("recompute", [set(), {"generator", "composition"}])
+@pytest.mark.parametrize("training", [True, False])
+def test_zeros_of_parser_generator_and_heads(training: bool, recompute) -> None:
+    """What goes into every layer of the model; the composition model's pass has its own test."""
+    model = whole_model().train(training)
+    model.checkpointing = set(recompute)
+    found: dict[str, float] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)):
+            module.register_forward_pre_hook(
+                lambda _, given, name=name: found.update({name: zeros(given[0])})
+            )
+    model(ContextBatch.from_sentences(make_contexts([[40, 60, 100]])))
+    expected = dict.fromkeys(found, 0.0)
+    if training:
+        expected |= {
+            "generator.type_layers.blocks.0.attention_norm": RATES["dropout"],
+            "generator.token_layers.blocks.0.attention_norm": RATES["dropout"],
+            # The sum of a dropped input and a dropped residual.
+            "generator.type_layers.blocks.0.ffn_norm": RATES["dropout"] ** 2,
+            "generator.token_layers.blocks.0.ffn_norm": RATES["dropout"] ** 2,
+            "generator.type_head.out": RATES["head_dropout"],
+            "generator.token_head.out": RATES["head_dropout"],
+            "autoencoding_head.out": RATES["head_dropout"],
+            "parser.score": PARSER.dropout,
+        }
+    assert set(expected) == set(found)
+    assert len(found) > 30
+    assert found == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_zeros_of_the_generator_s_residuals_and_attention(training: bool, monkeypatch) -> None:
+    model = whole_model().train(training)
+    counted, into = Counted(), {}
+    right = gpst.kernels.attention.keep_mask
+
+    def keep_mask(*args):
+        mask = right(*args)
+        counted.add("attention weights", mask)
+        return mask
+
+    monkeypatch.setattr(gpst.kernels.attention, "keep_mask", keep_mask)
+    for block in (*model.generator.type_layers.blocks, *model.generator.token_layers.blocks):
+
+        def middle(_, given, block=block):
+            counted.add("attention residual", given[0] - into[block])
+            into[block] = given[0]
+
+        def end(module, _, out):
+            counted.add("feed-forward residual", out - into[module])
+
+        block.register_forward_pre_hook(lambda module, given: into.update({module: given[0]}))
+        block.ffn_norm.register_forward_pre_hook(middle)
+        block.register_forward_hook(end)
+    model(ContextBatch.from_sentences(make_contexts([[40, 60, 100]])))
+    rate = RATES["dropout"] if training else 0.0
+    expected = {"attention residual": rate, "feed-forward residual": rate}
+    if training:
+        expected["attention weights"] = rate
+    assert counted.shares == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_nothing_is_dropped_before_the_parser_s_score() -> None:
+    model = whole_model()
+    batch = ContextBatch.from_sentences(make_contexts([[40, 60]]))
+    hidden: list[Tensor] = []
+    model.parser.dense.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
+    for training in (True, False):
+        model.train(training)
+        model.parser(batch)
+    assert torch.equal(*hidden)
+
+
+def test_the_loss_goes_down_its_gradient_with_dropout_on() -> None:
+    """Finite differences of the whole loss in float64, along all parameters at once."""
+    rates = {"dropout": RATE}
+    model = make_model(gradient_stop=False, composition=rates, **RATES).train()
+    batch = ContextBatch.from_sentences(make_contexts([[5, 9], [7]]))
+
+    def loss() -> Tensor:
+        torch.manual_seed(4)
+        return total_loss(model(batch).losses, batch.counts)
+
+    parameters = list(model.parameters())
+    into = torch.autograd.grad(loss(), parameters)
+    directions = [torch.randn_like(p) for p in parameters]
+    values = []
+    with torch.no_grad():
+        for step in (1e-6, -2e-6):
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter.add_(direction, alpha=step)
+            values.append(loss().item())
+    along = sum((g * d).sum().item() for g, d in zip(into, directions, strict=True))
+    assert (values[0] - values[1]) / 2e-6 == pytest.approx(along, rel=1e-5)
+    assert abs(along) > 1e-3
+
+
+def test_inside_and_outside_draw_anew_in_each_step() -> None:
+    model, other = make(Composition), make(Decomposition)
+    plan = build_plan(np.random.default_rng(0).normal(size=12), np.array([12]))
+    leaves = torch.randn(12, SIZES.dim)
+
+    def rebuilt() -> Tensor:
+        return outside(plan, other, inside(plan, model, leaves).inside_ae)
+
+    torch.manual_seed(0)
+    first, second = rebuilt(), rebuilt()
+    torch.manual_seed(0)
+    assert torch.equal(first, rebuilt())
+    assert not torch.equal(first, second)

@@ -1,0 +1,320 @@
+"""The configuration: strict reading, one-line refusals, batch arithmetic, the shipped files."""
+
+import io
+
+import pytest
+import yaml
+
+from data_prep.errors import DataPrepError, UsageError
+from data_prep.format.manifest import Manifest, TokenizerRecord
+from gpst.config import ConfigError as ModelConfigError
+from gpst.config import GPSTConfig
+from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
+from pipeline.config.run import (
+    config_from_dict,
+    config_to_dict,
+    config_to_yaml,
+    load_config,
+)
+from pipeline.errors import CheckpointError, ConfigError, DataError, PipelineError, explain, report
+
+RUN = """\
+run_dir: runs/x
+model: {kind: gpst, hidden_dim: 32, num_heads: 4, composition: {dim: 16, num_heads: 2}}
+data: {path: data/x}
+train: {num_steps: 10, global_batch_contexts: 8, micro_batch_contexts_per_rank: 2}
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN)
+    return path
+
+
+def manifest(vocab_size=100, bos_id=3):
+    tokenizer = TokenizerRecord("t", "byte_bpe", "", bos_id, 0)
+    return Manifest(vocab_size, "uint16", tokenizer, ())
+
+
+def test_defaults_then_file_then_overrides_in_order(run_file):
+    config = load_config(
+        run_file,
+        ["train.num_steps=20", "optim.decay=cosine", "train.num_steps=30", "engine.zero_stage=2"],
+    )
+    assert config.seed == 0
+    assert config.train.global_batch_contexts == 8
+    assert config.train.num_steps == 30
+    assert config.optim.decay == "cosine"
+    assert config.engine.zero_stage == 2
+
+
+def test_override_values_are_yaml(run_file):
+    config = load_config(
+        run_file,
+        [
+            "engine.checkpointing=[composition, generator]",
+            "optim.learning_rate=1e-3",
+            "optim.betas=[0.9, 0.95]",
+            "checkpoint.every_steps=null",
+            "engine.offload_optimizer=true",
+            'monitor.sentences=["A = b.", "c"]',
+            "engine.deepspeed.wall_clock_breakdown=true",
+        ],
+    )
+    assert config.engine.checkpointing == ("composition", "generator")
+    assert config.optim.learning_rate == 0.001
+    assert config.optim.betas == (0.9, 0.95)
+    assert config.checkpoint.every_steps is None
+    assert config.engine.offload_optimizer is True
+    assert config.monitor.sentences == ("A = b.", "c")
+    assert config.engine.deepspeed == {"wall_clock_breakdown": True}
+
+
+def test_the_model_may_be_a_file_and_be_overridden(run_file, tmp_path, monkeypatch):
+    (tmp_path / "m.yaml").write_text("{kind: gpt2, hidden_dim: 24}")
+    monkeypatch.chdir(tmp_path)
+    config = load_config(run_file, ["model=m.yaml", "model.num_layers=2"])
+    assert config.model == {"kind": "gpt2", "hidden_dim": 24, "num_layers": 2}
+
+
+def test_a_model_file_is_also_found_in_the_repository(run_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(run_file, ["model=configs/model/gpst_tiny.yaml"])
+    assert config_to_dict(config)["model"]["hidden_dim"] == 128
+
+
+REFUSALS = [
+    ("trian.num_steps=3", "unknown field trian; did you mean train?"),
+    ("train.num_stpes=3", "unknown field train.num_stpes; did you mean train.num_steps?"),
+    ("optim.qqqqqq=3", "unknown field optim.qqqqqq; known are learning_rate, parser_learning_rate"),
+    ("train.num_steps=ten", "train.num_steps: 'ten' is not allowed; it must be a whole number"),
+    ("train.num_steps=1.5", "train.num_steps: 1.5 is not allowed; it must be a whole number"),
+    ("train.num_steps=true", "train.num_steps: true is not allowed; it must be a whole number"),
+    ("train.num_steps=0", "train.num_steps: 0 is not allowed; it must be >= 1"),
+    ("train.clip_norm=.inf", "train.clip_norm: inf is not allowed; it must be a finite number"),
+    ("train.stop_at_step=0", "train.stop_at_step: 0 is not allowed; it must be >= 1 or null"),
+    ("optim.learning_rate=fast", "optim.learning_rate: 'fast' is not allowed; it must be a number"),
+    ("optim.learning_rate=true", "optim.learning_rate: true is not allowed; it must be a number"),
+    ("optim.learning_rate=-1", "optim.learning_rate: -1.0 is not allowed; it must be >= 0"),
+    ("optim.learning_rate=.nan", "optim.learning_rate: nan is not allowed"),
+    ("optim.betas=[0.9]", "optim.betas: [0.9] is not allowed; it must be a list of 2 values"),
+    ("optim.betas=[0.9, x]", "optim.betas[1]: 'x' is not allowed; it must be a number"),
+    ("optim.betas=[0.9, 1.0]", "optim.betas: [0.9, 1.0] is not allowed; it must be two numbers in"),
+    ("optim.decay=no", "optim.decay: 'no' is not allowed; it must be linear | cosine | constant"),
+    ("optim.warmup_fraction=2", "optim.warmup_fraction: 2.0 is not allowed; it must be in [0, 1]"),
+    (
+        "structure.temperature_end=0",
+        "structure.temperature_end: 0.0 is not allowed; it must be > 0",
+    ),
+    ("engine.precision=fp8", "engine.precision: 'fp8' is not allowed; it must be fp32 | bf16"),
+    ("engine.zero_stage=true", "engine.zero_stage: true is not allowed; it must be 0 | 1 | 2"),
+    ("engine.checkpointing=all", "engine.checkpointing: 'all' is not allowed; it must be a list"),
+    (
+        "engine.checkpointing=[all]",
+        "engine.checkpointing[0]: 'all' is not allowed; it must be comp",
+    ),
+    ("engine.deepspeed=3", "engine.deepspeed: 3 is not allowed; it must be `field: value` lines"),
+    ("engine=3", "engine: 3 is not allowed; it must be `field: value` lines"),
+    ("train.num_steps.x=3", "train.num_steps.x: train.num_steps is 10, which holds no fields"),
+    ("monitor.sentences=['']", "monitor.sentences: '' is not allowed; it must be text, not blank"),
+    ("monitor.log_every_steps=0", "monitor.log_every_steps: 0 is not allowed; it must be >= 1"),
+    ("evaluate.every_steps=x", "evaluate.every_steps: 'x' is not allowed; it must be a whole"),
+    ("checkpoint.keep_last=0", "checkpoint.keep_last: 0 is not allowed; it must be >= 1"),
+    ("seed=-1", "seed: -1 is not allowed; it must be in [0, 2**63)"),
+    ("run_dir=", "run_dir: null is not allowed; it must be text"),
+    ("model=3", "model: 3 is not allowed; it must be `field: value` lines"),
+    ("model=absent.yaml", "model: no file absent.yaml in the working directory or in "),
+    ("data={context_tokens: 9}", "data: give either data.path or data.datasets"),
+    ("data.datasets=[{path: y}]", "data: give either data.path or data.datasets"),
+    ("data.context_tokens=1", "data.context_tokens: 1 is not allowed; it must be >= 2"),
+    ("train={}", "train.num_steps is missing: give it in the config file"),
+    ("num_steps", "override 'num_steps': write it as field=value"),
+    ("train..x=3", "override 'train..x=3': write it as field=value"),
+    ("seed=[1", "override 'seed=[1': the value is not valid YAML"),
+    ("optim={eps: 1e-8, eps: 1e-9}", "key 'eps' is given twice"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSALS, ids=[o for o, _ in REFUSALS])
+def test_refusals_name_the_field_the_value_and_what_is_allowed(run_file, override, message):
+    with pytest.raises(ConfigError) as caught:
+        load_config(run_file, [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_checkpoints_to_keep_are_among_those_that_are_written(run_file):
+    def load(every: str, keep: str):
+        return load_config(
+            run_file, [f"checkpoint.every_steps={every}", f"checkpoint.keep_every_steps={keep}"]
+        )
+
+    for every, keep in (
+        ("3", "6"),
+        ("3", "3"),
+        ("6", "3"),
+        ("3", "1"),
+        ("null", "5"),
+        ("3", "null"),
+    ):
+        load(every, keep)
+    with pytest.raises(ConfigError) as caught:
+        load("300", "1000")
+    assert str(caught.value) == (
+        "checkpoint.keep_every_steps: 1000 is no multiple of checkpoint.every_steps 300, so that "
+        "only each 3000th step's would be kept; give a multiple, or null"
+    )
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_stage_0_with_bf16_is_refused(run_file, decay):
+    overrides = ["engine.precision=bf16", "engine.zero_stage=0", f"optim.decay={decay}"]
+    with pytest.raises(ConfigError, match=r"use engine\.zero_stage 1"):
+        load_config(run_file, overrides)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; it must hold"),
+        (b"# nothing\n", "is empty; it must hold"),
+        (b"- a\n- b\n", "holds no `field: value` lines"),
+        (
+            b"a: [1\nb: 2\n",
+            "while parsing a flow sequence: expected ',' or ']', but got ':' (line 2, column 2)",
+        ),
+        (b"seed: 1\nseed: 2\n", "key 'seed' is given twice (line 2)"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"run_dir: x\n", "model is missing"),
+    ],
+)
+def test_broken_files_are_refused_in_one_line(tmp_path, content, message):
+    path = tmp_path / "run.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"config file .*absent\.yaml: cannot be read \(No such"):
+        load_config(tmp_path / "absent.yaml")
+
+
+def test_printed_config_reads_back(run_file, tmp_path):
+    config = load_config(run_file, ["optim.eps=1e-9", "data={datasets: [{path: d}]}"])
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(config_to_yaml(config))
+    assert load_config(printed) == config
+    assert config_from_dict(config_to_dict(config)) == config
+    assert yaml.safe_load(printed.read_text())["optim"]["eps"] == 1e-9
+
+
+def test_a_resolved_config_reads_back(run_file):
+    config = resolve_model(load_config(run_file), manifest())
+    again = config_from_dict(config_to_dict(config))
+    assert resolve_model(again, manifest()) == config
+
+
+def test_a_mixture_lists_its_sources(run_file):
+    override = "data={datasets: [{path: a, weight: 3}, {path: b}]}"
+    sources = load_config(run_file, [override]).data.sources
+    assert [(s.path, s.weight) for s in sources] == [("a", 3.0), ("b", 1.0)]
+    with pytest.raises(ConfigError, match=r"data\.datasets weight: 0\.0 is not allowed"):
+        load_config(run_file, ["data={datasets: [{path: a, weight: 0}]}"])
+
+
+# --- batch arithmetic
+
+
+@pytest.mark.parametrize(("world_size", "accumulation"), [(1, 4), (2, 2), (4, 1)])
+def test_batch_plan(run_file, world_size, accumulation):
+    plan = batch_plan(load_config(run_file), world_size)
+    assert plan == BatchPlan(8, 2, accumulation, world_size)
+    assert f"8 contexts a step = 2 a micro-batch x {accumulation} accumulated" in plan.describe()
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused_with_those_that_do(run_file):
+    with pytest.raises(ConfigError) as caught:
+        batch_plan(load_config(run_file, ["train.micro_batch_contexts_per_rank=3"]), 2)
+    assert str(caught.value) == (
+        "train.global_batch_contexts 8 is not a multiple of train.micro_batch_contexts_per_rank 3 "
+        "x 2 ranks = 6; set train.micro_batch_contexts_per_rank to one of 1, 2, 4"
+    )
+
+
+def test_ranks_that_do_not_divide_are_refused_with_global_batches_that_fit(run_file):
+    with pytest.raises(ConfigError, match=r"8 is not a multiple of .* 3 ranks = 6; .* 6 or 9"):
+        batch_plan(load_config(run_file), 3)
+    with pytest.raises(ConfigError, match=r"set train\.global_batch_contexts to 16, or use"):
+        batch_plan(load_config(run_file), 16)
+
+
+# --- the model and the dataset
+
+
+def test_the_dataset_completes_the_model(run_file):
+    config = load_config(run_file)
+    with pytest.raises(RuntimeError, match="resolve_model first"):
+        _ = config.model_config
+    model = resolve_model(config, manifest(vocab_size=77, bos_id=5)).model_config
+    assert isinstance(model, GPSTConfig)
+    assert (model.vocab_size, model.bos_token_id, model.hidden_dim) == (77, 5, 32)
+
+
+def test_matching_values_are_accepted(run_file):
+    config = load_config(run_file, ["model.vocab_size=100", "model.bos_token_id=3"])
+    assert resolve_model(config, manifest()).model_config.vocab_size == 100
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.vocab_size=101", "model.vocab_size 101 does not match the dataset's tokenizer"),
+        ("model.bos_token_id=0", "model.bos_token_id 0 does not match the dataset's tokenizer"),
+        ("data.context_tokens=1025", "data.context_tokens 1025 is more than model.max_context"),
+        ("model.max_context_tokens=512", "data.context_tokens 1024 is more than model.max_context"),
+        ("model.hiden_dim=8", "model: unknown field hiden_dim; did you mean hidden_dim?"),
+        ("model.kind=bert", "model: kind: 'bert' is not allowed"),
+        ("model.hidden_dim=33", "model: hidden_dim: 33 is not allowed"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(run_file, override, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve_model(load_config(run_file, [override]), manifest())
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (ConfigError("a: b"), "a: b", 2),
+        (DataError("a\n  b"), "a b", 3),
+        (CheckpointError("x"), "x", 3),
+        (PipelineError("x", exit_code=7), "x", 7),
+        (DataPrepError("x"), "x", 3),
+        (UsageError("x"), "x", 2),
+        (ModelConfigError("kind: 3"), "model: kind: 3", 2),
+        (KeyboardInterrupt(), "interrupted", 130),
+    ],
+)
+def test_errors_become_one_line_and_an_exit_code(error, line, code):
+    assert explain(error) == (line, code)
+    stream = io.StringIO()
+    assert report(error, "pretrain", stream) == code
+    assert stream.getvalue() == f"pretrain: {line}\n"
+
+
+def test_an_unexpected_error_keeps_its_traceback():
+    error = ZeroDivisionError("x")
+    assert explain(error) is None
+    with pytest.raises(ZeroDivisionError):
+        report(error)
