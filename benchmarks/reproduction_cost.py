@@ -4,8 +4,8 @@
     python benchmarks/reproduction_cost.py --measure gpst_small  tokens/s of a model on this machine
 
 Arithmetic a token is counted by pipeline/cost/flops.py on contexts of 1,024 tokens with sentences
-of 24 and the chart of random scores. Hours follow from it, a peak and a share of the peak (MFU) that is
-assumed, not measured: give your own with --mfu. One JSON line a row.
+of 24 and the chart of random scores. Hours follow from it, a peak and a share of the peak (MFU)
+that is assumed, not measured: give your own with --mfu. One JSON line a row.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any
 import numba
 
 _CONFIG: Any = numba.config
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _KEPT_S = 7 * 24 * 3600
 """How long the code of other sources stays after its last use: other branches, other versions."""
 

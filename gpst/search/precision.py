@@ -1,9 +1,10 @@
 """Models prepared for search and for scoring texts, in fp32 or with products in half precision.
 
 On a CPU the layers' weights are packed (gpst/kernels/packed_linear.py). In half precision the
-weights of the type layers, token layers and the token head are kept in it, and so is a copy of the tied
-embedding. What lies between the products (residuals, norms, attention, keys and values), the
-composition model and the head that chooses GEN or COMP stay in fp32, and so do log-probabilities.
+weights of the type layers, token layers and the token head are kept in it, and so is a copy of
+the tied embedding. What lies between the products (residuals, norms, attention, keys and values),
+the composition model and the head that chooses GEN or COMP stay in fp32, and so do
+log-probabilities.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ __all__ = [
     "read_config",
 ]
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parents[1]
 REPOSITORY = _HERE / "shipped" if (_HERE / "shipped").is_dir() else _HERE.parent
 """The folder that holds configs/ and launch/: the checkout, or what a wheel brings (setup.py)."""
 

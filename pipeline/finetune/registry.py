@@ -15,7 +15,7 @@ from pipeline.finetune.text import TextReader
 _TASKS: dict[type, tuple[str, str]] = {
     GlueConfig: ("glue.task", "GlueTask"),
     SummarizationConfig: ("summarization.task", "SummarizationTask"),
-    GrammarInductionConfig: ("grammar_induction.finetune", "GrammarInductionTask"),
+    GrammarInductionConfig: ("grammar_induction.task", "GrammarInductionTask"),
 }
 """Module and class. Only the one that is asked for is imported: each has packages of its own."""
 
@@ -28,7 +28,7 @@ def make_task(section: Any, reader: TextReader, max_context_tokens: int) -> Fine
     """
     module, name = _TASKS[type(section)]
     try:
-        task = getattr(import_module(f"pipeline.tasks.{module}"), name)
+        task = getattr(import_module(f"pipeline.finetune.{module}"), name)
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
         raise ConfigError(f"{package} is not installed: pip install 'gpst[tasks]'") from None

@@ -96,9 +96,10 @@ def test_a_package_pipeline_of_the_users_own_is_not_shadowed(wheel, tmp_path, fi
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     theirs = "import pipeline, data_prep"
     ours = (
-        "import gpst.pipeline.config, gpst.pipeline.tasks.perplexity, gpst.pipeline.report\n"
-        "import gpst.data_prep.build, gpst.data_prep.run.processes\n"
-        "from gpst.data_prep.sources import NAMES, get_source\n"
+        "import gpst.pipeline.config.run, gpst.pipeline.evaluate.perplexity\n"
+        "import gpst.pipeline.report.command\n"
+        "import gpst.data_prep.build.build, gpst.data_prep.executors.processes\n"
+        "from gpst.data_prep.sources.registry import NAMES, get_source\n"
         "[get_source(name) for name in NAMES]\n"
     )
     code = "\n".join([theirs, ours] if first == "theirs" else [ours, theirs])
