@@ -1,6 +1,6 @@
 """Writes the generated pages of the documentation: `python docs/generate [--tree MODEL]`.
 
-docs/reference/ comes from the code (configuration, commands, functions), docs/pictures/
+docs/reference/ comes from the code (configuration, commands), docs/pictures/
 from its charts. A test compares what is committed with what this writes; `make docs` writes it.
 """
 
@@ -22,7 +22,6 @@ def pages() -> dict[str, str]:
     return {
         "reference/configuration.md": reference.configuration(),
         "reference/commands.md": reference.commands(),
-        "reference/functions.md": reference.functions(DOCS),
         **{f"pictures/{name}.svg": svg for name, svg in drawings.pictures().items()},
     }
 

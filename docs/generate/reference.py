@@ -1,19 +1,15 @@
-"""Reference pages from the code: configuration, commands, functions."""
+"""Reference pages from the code: configuration, commands."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import dataclasses
-import importlib
 import inspect
 import io
 import json
 import os
-import re
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 from unittest import mock
 
@@ -195,56 +191,3 @@ def commands() -> str:
         shown = f" (`{script} {' '.join(before)}".rstrip() + "`)" if script != "-" else ""
         parts.append(f"## {name}{shown}\n\n```text\n{help_of(main, before)}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-_LINK = re.compile(r"functions\.md#([\w.]+)\)")
-
-
-def linked_names(docs: Path) -> list[str]:
-    """Dotted names of functions that pages link to, sorted."""
-    pages = (path.read_text(encoding="utf-8") for path in docs.glob("*.md"))
-    return sorted({name for text in pages for name in _LINK.findall(text)})
-
-
-def find_object(name: str) -> object:
-    """`gpst.chart.inside.inside` -> that function; ValueError when there is none."""
-    parts = name.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        try:
-            found: object = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        try:
-            for part in parts[cut:]:
-                found = getattr(found, part)
-        except AttributeError as error:
-            raise ValueError(f"{name}: {error}") from None
-        return found
-    raise ValueError(f"{name}: no such module")
-
-
-def functions(docs: Path) -> str:
-    """Signature and docstring of every function that a page links to."""
-    parts = ["# Functions that the pages name\n" + GENERATED]
-    for name in linked_names(docs):
-        found = inspect.unwrap(find_object(name))  # type: ignore[arg-type]
-        code = inspect.getsource(found)  # type: ignore[arg-type]
-        [node] = ast.parse(textwrap.dedent(code)).body
-        head = ast.unparse(_header(node)).removesuffix("...").rstrip()
-        file = Path(inspect.getsourcefile(found) or "")  # type: ignore[arg-type]
-        place = file.resolve().relative_to(docs.parent).as_posix()
-        text = ast.get_docstring(node) or ""  # type: ignore[arg-type]
-        parts.append(
-            f'## <a id="{name}"></a>`{name}`\n\nIn `{place}`.\n\n```python\n{head}\n```\n\n'
-            f"```text\n{text}\n```"
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _header(node: ast.AST) -> ast.AST:
-    """The definition with nothing in it."""
-    assert isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    node.decorator_list = []
-    copy = ast.parse(ast.unparse(node)).body[0]
-    copy.body = [ast.Expr(ast.Constant(...))]  # type: ignore[attr-defined]
-    return copy
