@@ -228,9 +228,9 @@ def _replace_the_model(wanted: Start, tell: Callable[..., None]) -> None:
 
     plain_save, plain_start = manager.Checkpoints.save, run.start
 
-    def save(self: Any, engine: _Engine, at: Any, order: Any = None) -> Path:
+    def save(self: Any, engine: _Engine, at: Any) -> Path:
         tell("saving", at.step, engine.weight)
-        path = plain_save(self, engine, at, order)  # type: ignore[arg-type]
+        path = plain_save(self, engine, at)  # type: ignore[arg-type]
         tell("saved", at.step, engine.weight)
         return path
 

@@ -55,9 +55,9 @@ def as_siblings(second: Tensor, side: Tensor | None, num_cells: int) -> Tensor |
 
 
 def passage_of(model: PairModel, pairs: Pairs, recompute: bool = False) -> PairPass:
-    passage = PairPass(model, pair_pass.first_table, True, recompute)
-    if pair_pass.side is not None:
-        passage.project_siblings(pair_pass.second_table)
+    passage = PairPass(model, pairs.first_table, True, recompute)
+    if pairs.side is not None:
+        passage.project_siblings(pairs.second_table)
     return passage
 
 
