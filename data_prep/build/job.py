@@ -14,7 +14,8 @@ from data_prep.build.input_record import check_unchanged, write_record
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
 from data_prep.format.manifest import MANIFEST_NAME, read_manifest
-from data_prep.sources.base import MIB, InputFile, SourceOptions
+from data_prep.sources.base import MIB, InputFile
+from data_prep.sources.options import SourceOptions
 
 WORK = ".work"
 RECORD_KEY = "input_record"

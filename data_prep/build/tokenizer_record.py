@@ -11,7 +11,8 @@ from data_prep.build import input_record
 from data_prep.build.job import BuildArguments, check_same, identity
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
-from data_prep.sources.base import InputFile, SourceOptions
+from data_prep.sources.base import InputFile
+from data_prep.sources.options import SourceOptions
 
 RECORD = "trained_from.json"
 

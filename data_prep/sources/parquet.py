@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.errors import UsageError
-from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.base import InputFile, Part
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import BATCH_BYTES
 from data_prep.text.batch import RawBatch, Recorder
 
@@ -33,7 +34,7 @@ class ParquetSource:
     summary = "parquet files; a document is --text-field of a row"
     suffixes = (".parquet",)
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a row group. Raises UsageError when the column is not there or is no text."""
         for file in files:
             if file.num_bytes == 0:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.base import InputFile, Part
 from data_prep.sources.opening import TextStream, open_text
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import in_batches
 from data_prep.sources.streams import CHUNK, COMPRESSED, BrokenStreamError, text_weight
 from data_prep.text.batch import RawBatch, Recorder
@@ -31,7 +32,7 @@ class TreebankSource:
     suffixes = tuple(s + c for s in (".mrg", ".ptb", ".trees", ".txt") for c in ("", *COMPRESSED))
     segmenter = "none"  # a tree is one sentence
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a file."""
         for file in files:
             yield Part(file.path, text_weight(file.path, file.num_bytes))

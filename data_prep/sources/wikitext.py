@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.base import InputFile, Part, Piece
 from data_prep.sources.blank_lines import LOOK_BACK, WINDOW
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import (
     RecordEnds,
     in_batches,
@@ -94,7 +95,7 @@ class WikiTextSource:
     summary = "WikiText .tokens or .raw; a document is an article (--detokenize undoes ' @-@ ')"
     suffixes = tuple(s + c for s in (".tokens", ".raw", ".txt") for c in ("", *COMPRESSED))
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a byte range; articles belong to the range that they begin in."""
         for file in files:
             yield from range_parts(file, options)
