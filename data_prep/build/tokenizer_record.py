@@ -47,9 +47,9 @@ def is_trained(
     if not (output / "tokenizer.json").exists():
         return False
     try:
-        found = json.loads((output / RECORD).read_text(encoding="utf-8"))
+        earlier = json.loads((output / RECORD).read_text(encoding="utf-8"))
         input_record.check_unchanged(output, output, files, accept_times)
-        check_same(output, dict(found), values)
+        check_same(output, dict(earlier), values)
     except (OSError, ValueError, TypeError):
         raise UsageError(
             f"output {output} holds a tokenizer already, and no readable {RECORD} that says of"

@@ -111,7 +111,7 @@ def _whole_lines(stream: ByteStream, damage: list[BrokenStreamError]) -> Iterato
 def _blocks(data: bytes, offset: int, path: str) -> Iterator[RawBatch]:
     array = np.frombuffer(data, np.uint8)
     bounds = np.empty((len(array) // 2 + 1, 2), np.int64)
-    found = bounds[: find_blocks(array, bounds)]
-    if len(found):
-        starts, ends = found[:, 0].copy(), found[:, 1].copy()
+    blocks = bounds[: find_blocks(array, bounds)]
+    if len(blocks):
+        starts, ends = blocks[:, 0].copy(), blocks[:, 1].copy()
         yield RawBatch(array, starts, ends, path, starts + offset)
