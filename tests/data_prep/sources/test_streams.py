@@ -207,7 +207,7 @@ def test_estimate_reads_the_first_piece_only(tmp_path, bpe_path, run):
 
 LARGE = """
 import sys
-from data_prep.sources.registry import ranges
+from data_prep.sources import ranges
 ranges.STREAM_BYTES, ranges.PIECE_BYTES, ranges.CHUNK = 10_000, 5000, 700
 from data_prep.__main__ import main
 if __name__ == "__main__":
