@@ -19,7 +19,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
-from data_prep.format.lock import is_there
+from data_prep.format.lock import is_same_file
 from pipeline.errors import ConfigError, DataError
 
 CONFIG = "config.yaml"
@@ -161,7 +161,7 @@ def _lock(path: Path) -> IO[str]:
             )
             return file
         else:
-            if is_there(file, path):
+            if is_same_file(file, path):
                 return file
         file.close()
         time.sleep(0.05)

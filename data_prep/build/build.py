@@ -1,7 +1,7 @@
-"""Raw text to a dataset directory: plan units, run them, write shards, write the manifest.
+"""Raw text to a dataset directory: cut units, run them, write shards, write the manifest.
 
-Killed at any moment, the same command goes on from the units that are done, and the result is the
-same bytes for any number of workers.
+After a kill at any moment the same command continues from the units that are done. The result is
+the same bytes for any number of workers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep.build.assemble import plan_shards, write_shard
+from data_prep.build.assemble import assign_documents, write_shard
 from data_prep.build.deduplicate import REASON, Duplicates, find_duplicates, quarantined
 from data_prep.build.input_record import NAME as INPUT_RECORD
 from data_prep.build.job import RECORD_KEY, WORK, BuildArguments, Job, claim_output, identity
 from data_prep.build.progress import Progress
-from data_prep.build.task_feed import Feed
-from data_prep.build.unit import lend, quarantine_file, run_unit
+from data_prep.build.task_feed import TaskFeed
+from data_prep.build.unit import quarantine_file, run_unit, share_loaded
 from data_prep.errors import (
     DataPrepError,
     InterruptedRunError,
@@ -32,12 +32,12 @@ from data_prep.errors import (
     UsageError,
     is_full_disk,
 )
-from data_prep.executors.base import Runner, local_runner
+from data_prep.executors.base import Runner
 from data_prep.executors.serial import SerialRunner
 from data_prep.executors.stop import STOP, stop_on_signals
 from data_prep.files import sha256_of, sync_directory
 from data_prep.format.card import write_card
-from data_prep.format.lock import only_build
+from data_prep.format.lock import build_lock
 from data_prep.format.manifest import (
     Manifest,
     ShardRecord,
@@ -63,9 +63,9 @@ class BuildOptions:
     """How a build runs; the result does not depend on these."""
 
     workers: int = 1
-    runner: Runner | None = None  # instead of workers on this machine; it is not closed
+    runner: Runner | None = None  # used instead of local workers; the caller closes it
     engine: str = "auto"
-    accept_times: bool = False  # go on with input whose times of modification have changed
+    accept_times: bool = False  # accept input whose modification times have changed
     show_progress: bool = False
 
 
@@ -77,10 +77,10 @@ def build(
     options: BuildOptions | None = None,
     end_of_document: str | None = None,
 ) -> Dataset:
-    """Build a dataset directory, or go on with one, or find it complete.
+    """Build a dataset directory, continue one, or return it if it is complete.
 
     inputs: files, folders or patterns (or names, for the source ``hf``). tokenizer: see
-    ``load_tokenizer``. Raises a DataPrepError with one line; what was done is kept.
+    ``load_tokenizer``. Raises DataPrepError with a message of one line; finished work stays.
     """
     options = options or BuildOptions()
     output = Path(output)
@@ -99,15 +99,20 @@ def build(
         return open_dataset(output)
     tokenizer_record = _tokenizer_record(loaded, engine.name)
     job = Job(str(output), arguments, engine.name, loaded.end_of_document_token)
-    with _readable_errors(output), only_build(job.work, job.output), _tidy(job), stop_on_signals():
+    with (
+        _readable_errors(output),
+        build_lock(job.work, job.output),
+        _undo_if_empty(job),
+        stop_on_signals(),
+    ):
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
         _check_disk(output, files, dtype_for(loaded.vocab_size))
-        units = group_into_units(source.plan(files, arguments.options), arguments.unit_bytes)
-        runner = options.runner or local_runner(options.workers)
+        units = group_into_units(source.parts(files, arguments.options), arguments.unit_bytes)
+        runner = options.runner or _local_runner(options.workers)
         if isinstance(runner, SerialRunner):
-            lend(job, loaded, engine)
-        del engine  # tens of MiB; workers make their own
+            share_loaded(job, loaded, engine)
+        del engine  # tens of MiB; worker processes load it themselves
         try:
             records = _run_units(job, units, runner, options.show_progress)
             dropped = find_duplicates(job, records) if arguments.deduplicate else {}
@@ -130,8 +135,19 @@ def build(
     return open_dataset(output)
 
 
+def _local_runner(workers: int) -> Runner:
+    """A runner on this machine; one worker runs in this process."""
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1")
+    if workers == 1:
+        return SerialRunner()
+    from data_prep.executors.processes import ProcessesRunner
+
+    return ProcessesRunner(workers)
+
+
 def _input_record(job: Job) -> dict[str, str]:
-    """What the manifest says of the record of the input; a build of an earlier version has none."""
+    """The hash of the input record for the manifest; builds of earlier versions have no record."""
     path = job.work / INPUT_RECORD
     return {RECORD_KEY: sha256_of(path)} if path.exists() else {}
 
@@ -148,8 +164,8 @@ def _tokenizer_record(loaded: LoadedTokenizer, engine: str) -> TokenizerRecord:
 
 
 @contextmanager
-def _tidy(job: Job) -> Iterator[None]:
-    """A build that failed before anything was done leaves nothing that would be in the way."""
+def _undo_if_empty(job: Job) -> Iterator[None]:
+    """Remove the output of a build that failed before any unit was done."""
     try:
         yield
     except DataPrepError:
@@ -162,7 +178,7 @@ def _tidy(job: Job) -> Iterator[None]:
 
 @contextmanager
 def _readable_errors(output: Path) -> Iterator[None]:
-    """Operating system errors as one line with the cure."""
+    """Turn operating system errors into one line with the cure."""
     try:
         yield
     except OSError as error:
@@ -175,7 +191,7 @@ def _readable_errors(output: Path) -> Iterator[None]:
 
 
 def _check_disk(output: Path, files: Iterable[InputFile], tokens_dtype: str) -> None:
-    """Refuse a disk that is clearly too small: less than half of a low guess is free."""
+    """Refuse a disk that is clearly too small: less than half of a low estimate is free."""
     text = sum(text_weight(file.path, file.num_bytes) for file in files)
     needed = text // 8 * (2 if tokens_dtype == "uint16" else 4)
     free = shutil.disk_usage(output).free
@@ -187,14 +203,14 @@ def _check_disk(output: Path, files: Iterable[InputFile], tokens_dtype: str) -> 
 
 def _run_units(job: Job, units: Sequence[Unit], runner: Runner, show: bool) -> list[dict[str, Any]]:
     records: dict[str, dict[str, Any]] = {}
-    feed = Feed(job, units, runner.width)
+    feed = TaskFeed(job, units, runner.width)
     with Progress(feed.weight, show) as progress, closing(feed.tasks()) as tasks:
         for record in runner.run(run_unit, tasks):
             records[record["key"]] = record
             progress.update(record["input_bytes"], record["counters"])
             if shutil.disk_usage(job.output).free < LEAST_FREE_BYTES:
                 raise OSError(errno.ENOSPC, "no space left")
-    if not feed.complete or len(records) < feed.given:
+    if not feed.complete or len(records) < feed.num_tasks:
         done = f"{len(records)} units of work are done"
         raise InterruptedRunError(f"stopped: {done}; run the same command again to go on")
     return [records[key] for key in sorted(records)]
@@ -207,11 +223,11 @@ def _write_shards(
     loaded: LoadedTokenizer,
     dropped: Duplicates,
 ) -> list[ShardRecord]:
-    tasks = plan_shards(job, records, dropped)
+    tasks = assign_documents(job, records, dropped)
     if not tasks:
         reasons = ", ".join(f"{name} {count}" for name, count in _sum_counters(records).items())
         first = _first_quarantined(job)
-        shutil.rmtree(job.work / "units")  # nothing in it is worth going on from
+        shutil.rmtree(job.work / "units")  # nothing in it can be continued
         raise SourceError(f"the input holds no document that can be used ({reasons}){first}")
     dtype = dtype_for(loaded.vocab_size)
     shards = list(runner.run(write_shard, [(job, task, dtype) for task in tasks]))
@@ -221,7 +237,7 @@ def _write_shards(
 
 
 def _first_quarantined(job: Job) -> str:
-    """The first record that was left out, for a message."""
+    """The first dropped record, for a message."""
     paths = sorted((job.work / "units").glob("*.quarantine"))
     if not paths:
         return ""
@@ -254,7 +270,7 @@ def _finish(
     records: Sequence[dict[str, Any]],
     dropped: Duplicates,
 ) -> None:
-    """Tokenizer, quarantine, then the manifest, last; then the work folder goes."""
+    """Write tokenizer, quarantine and last the manifest; then remove the work folder."""
     loaded.save(output / TOKENIZER_DIRECTORY)
     with open(job.work / QUARANTINE, "wb") as file:
         for record in records:

@@ -33,11 +33,11 @@ def find_duplicates(
         units = [(r["key"], r["sizes"][split]["documents"]) for r in records if split in r["sizes"]]
         total = sum(count for _, count in units)
         passes = -(-total // pass_documents)
-        found: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+        repeated: defaultdict[str, list[np.ndarray]] = defaultdict(list)
         for number in range(passes):
             for unit, documents in _pass(job, split, units, number, passes):
-                found[unit].append(documents)
-        for unit, parts in found.items():
+                repeated[unit].append(documents)
+        for unit, parts in repeated.items():
             dropped[unit, split] = np.sort(np.concatenate(parts))
     return dropped
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_prep.build.job import BuildArguments, Job
-from data_prep.build.task_feed import Feed
+from data_prep.build.task_feed import TaskFeed
 from data_prep.build.unit import DOCUMENT, run_unit
 from data_prep.errors import SourceError
 from data_prep.format.manifest import dtype_for
@@ -27,7 +27,10 @@ SAMPLE_UNIT_BYTES = 2 * MIB
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of the whole build, from a sample of ``fraction`` of it; work_bytes are freed at its end."""
+    """Sizes of the whole build, scaled up from a sample of ``fraction`` of the input.
+
+    work_bytes: temporary files, removed at the end.
+    """
 
     fraction: float
     documents: float
@@ -67,7 +70,7 @@ def estimate(
 ) -> Estimate:
     """Run evenly spread units of the input in a temporary folder, and scale up by their weight.
 
-    output: where the build will write, which is no input; nothing is written there.
+    output: the build's output, which is excluded from the input; nothing is written there.
     """
     loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
     chosen = get_engine(engine, loaded)
@@ -79,20 +82,21 @@ def estimate(
         job = Job(folder, arguments, chosen.name, loaded.end_of_document_token)
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir()
-        parts = source.plan(files, arguments.options)
+        parts = source.parts(files, arguments.options)
         units = group_into_units(parts, SAMPLE_UNIT_BYTES)
         total = sum(unit.weight for unit in units)
-        feed = Feed(job, (), 1)
+        feed = TaskFeed(job, (), 1)
         chosen_units = _sample(units, total)
         sample = [feed.first_piece(unit) if unit.streamed else unit for unit in chosen_units]
-        run_unit(job, Unit(len(units), _kept(sample[0].parts)))  # loading code is not counted
+        # warm up: loading code is not timed
+        run_unit(job, Unit(len(units), _without_origin(sample[0].parts)))
         sizes, counters = Counter[str](), Counter[str]()
         start = time.process_time()
         for unit in sample:
             record = run_unit(job, unit)
             counters.update(record["counters"])
-            for found in record["sizes"].values():
-                sizes.update(found)
+            for split_sizes in record["sizes"].values():
+                sizes.update(split_sizes)
         seconds = time.process_time() - start
     if not sizes["documents"]:
         raise SourceError("the sample of the input holds no document that can be used")
@@ -116,8 +120,8 @@ def estimate(
     )
 
 
-def _kept(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts as files of the input, which are not removed when they are done."""
+def _without_origin(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts without an origin: run_unit removes the files of parts that have one."""
     return tuple(part._replace(origin="") for part in parts)
 
 
@@ -128,7 +132,7 @@ def _sample(units: Sequence[Unit], total: int) -> list[Unit]:
 
 
 def free_bytes(output: str | Path) -> int:
-    """Free disk where the output will be."""
+    """Free bytes on the disk of the output."""
     path = Path(output).absolute()
     while not path.exists():
         path = path.parent

@@ -9,11 +9,11 @@ from contextlib import suppress
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
 
-def give_back_memory() -> None:
-    """What loading left behind in the C library's heap, and from now on large arrays when freed.
+def trim_heap() -> None:
+    """Return freed memory to the system: once now, and from now on for large arrays.
 
-    Each is some tens of MiB with GPT-2's vocabulary. A batch's own arrays stay in the heap: fresh
-    pages for each would cost a tenth of the time. C libraries other than glibc are left alone.
+    Both save some tens of MiB with GPT-2's vocabulary. The arrays of a batch stay in the heap:
+    fresh pages for each would cost a tenth of the time. Does nothing without glibc.
     """
     gc.collect()
     with suppress(AttributeError, OSError):

@@ -14,7 +14,8 @@ from data_prep.build.input_record import check_unchanged, write_record
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
 from data_prep.format.manifest import MANIFEST_NAME, read_manifest
-from data_prep.sources.base import MIB, InputFile, SourceOptions
+from data_prep.sources.base import MIB, InputFile
+from data_prep.sources.options import SourceOptions
 
 WORK = ".work"
 RECORD_KEY = "input_record"
@@ -61,12 +62,12 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """The folder of unfinished work; it is gone when the dataset is complete."""
+        """The folder of unfinished work; removed when the dataset is complete."""
         return Path(self.output, WORK)
 
     @property
     def tokenizer(self) -> Path:
-        """The job's own copy of the tokenizer."""
+        """The job's copy of the tokenizer."""
         return self.work / "tokenizer"
 
 
@@ -90,9 +91,9 @@ def identity(
 def claim_output(
     output: Path, values: dict[str, Any], files: Iterable[InputFile], accept_times: bool = False
 ) -> bool:
-    """Make the output directory ours, or find our earlier work in it.
+    """Claim the output directory for this build, new or with earlier work of the same build.
 
-    accept_times: input whose times of modification alone have changed is what it was.
+    accept_times: accept input of which only the modification times have changed.
 
     Returns True when the dataset in it is complete already. Raises UsageError when it holds
     something else, or the work of a build with other arguments or other input.
@@ -106,10 +107,10 @@ def claim_output(
     record = output / WORK / "job.json"
     complete = (output / MANIFEST_NAME).exists()
     if complete or record.exists():
-        found = dict(read_manifest(output).arguments) if complete else _read_job(record)
-        found.pop(RECORD_KEY, None)
+        earlier = dict(read_manifest(output).arguments) if complete else _read_job(record)
+        earlier.pop(RECORD_KEY, None)
         check_unchanged(output, output if complete else record.parent, files, accept_times)
-        check_same(output, found, values)
+        check_same(output, earlier, values)
         return complete
     others = sorted(p.name for p in output.iterdir() if p.name != WORK)
     if others:
@@ -126,19 +127,19 @@ def _read_job(record: Path) -> dict[str, Any]:
     return json.loads(record.read_text(encoding="utf-8"))
 
 
-def check_same(output: Path, found: dict[str, Any], values: dict[str, Any]) -> None:
-    """Raises UsageError that names the first difference of what is there to what is asked for."""
-    for name in sorted(set(found) | set(values)):
-        if found.get(name) == values.get(name):
+def check_same(output: Path, earlier: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raise UsageError that names the first difference between earlier and new arguments."""
+    for name in sorted(set(earlier) | set(values)):
+        if earlier.get(name) == values.get(name):
             continue
         if name == "input":  # of an earlier version, which has no record of the files
-            was, now = (str(v.get(name)).rpartition(", ")[0] for v in (found, values))
+            was, now = (str(v.get(name)).rpartition(", ")[0] for v in (earlier, values))
             differ = f"{was}, not {now}" if was != now else f"{now}, but other paths or sizes"
             raise UsageError(
                 f"output {output} was built from other input: {differ}; choose another --output,"
                 " or remove it"
             )
         raise UsageError(
-            f"output {output} was built with {name.replace('_', '-')} {found.get(name)!r}, not"
+            f"output {output} was built with {name.replace('_', '-')} {earlier.get(name)!r}, not"
             f" {values.get(name)!r}; choose another --output, or remove it"
         )

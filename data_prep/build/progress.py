@@ -21,7 +21,7 @@ class Progress:
         self._bar: Any = None
         self._documents = self._dropped = self._bytes = 0
         self._total, self._show, self._name = total_bytes, show, name
-        self._started = self._said = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         if show and sys.stderr.isatty():
             from tqdm import tqdm
 
@@ -47,11 +47,11 @@ class Progress:
         now = time.monotonic()
         if self._bar is not None:
             self._bar.update(num_bytes)
-        elif self._show and now - self._said >= LINE_EVERY_S:
-            self._said = now
-            self._say(details, now - self._started)
+        elif self._show and now - self._last_line >= LINE_EVERY_S:
+            self._last_line = now
+            self._print_line(details, now - self._started)
 
-    def _say(self, details: str, seconds: float) -> None:
+    def _print_line(self, details: str, seconds: float) -> None:
         left = seconds * (self._total / max(self._bytes, 1) - 1)
         minutes, rest = divmod(round(max(left, 0.0)), 60)
         print(

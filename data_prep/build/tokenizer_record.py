@@ -11,7 +11,8 @@ from data_prep.build import input_record
 from data_prep.build.job import BuildArguments, check_same, identity
 from data_prep.errors import UsageError
 from data_prep.files import write_atomically
-from data_prep.sources.base import InputFile, SourceOptions
+from data_prep.sources.base import InputFile
+from data_prep.sources.options import SourceOptions
 
 RECORD = "trained_from.json"
 
@@ -46,9 +47,9 @@ def is_trained(
     if not (output / "tokenizer.json").exists():
         return False
     try:
-        found = json.loads((output / RECORD).read_text(encoding="utf-8"))
+        earlier = json.loads((output / RECORD).read_text(encoding="utf-8"))
         input_record.check_unchanged(output, output, files, accept_times)
-        check_same(output, dict(found), values)
+        check_same(output, dict(earlier), values)
     except (OSError, ValueError, TypeError):
         raise UsageError(
             f"output {output} holds a tokenizer already, and no readable {RECORD} that says of"

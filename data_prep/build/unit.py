@@ -1,7 +1,7 @@
 """One unit of work: read, clean, split, segment, encode, and write under the work folder.
 
-A unit's files appear under their names only when they are whole, its ``.done`` record last; so a
-unit is done or is done again, and the result is the same.
+A unit's files get their names only when they are complete, its ``.done`` record last. An
+interrupted unit is done again, with the same result.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from data_prep.build.encode import Encoder, TokenBatch
-from data_prep.build.heap import give_back_memory
+from data_prep.build.heap import trim_heap
 from data_prep.build.job import Job
 from data_prep.compiled import compiled
 from data_prep.errors import SourceError
 from data_prep.files import write_atomically
-from data_prep.format.lock import hold_as_worker
+from data_prep.format.lock import lock_as_worker
 from data_prep.format.manifest import SPLITS
 from data_prep.segment.segmenters import get_segmenter
 from data_prep.sources.base import Part, Unit
 from data_prep.sources.long_documents import cut_long_documents
 from data_prep.sources.registry import get_source
-from data_prep.text.batch import RawBatch, Recorder, put_together
+from data_prep.text.batch import RawBatch, Recorder, merge_small
 from data_prep.text.decode import clean_documents
 from data_prep.text.encodings import FEW_BAD, MOST_BAD
 from data_prep.text.normalise import CleanBatch
@@ -40,12 +41,12 @@ from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 # a document of a unit: the hash of its text and its size
 DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])
 STREAMS = ("tokens", "sentences", "documents")
-# of a document that may turn out to repeat another: its file, by number in the unit, and place
+# where a document of a deduplicated build came from: its file, by number in the unit, and place
 PLACES, PLACE = "places", np.dtype([("file", "<u4"), ("place", "<i8")])
 
 
 def unit_file(job: Job, key: str, split: str, stream: str) -> Path:
-    """Where one stream of a unit lies: raw little-endian values, no header."""
+    """The file of one stream of a unit: raw little-endian values, no header."""
     return job.work / "units" / f"{key}.{split}.{stream}"
 
 
@@ -55,60 +56,60 @@ def done_file(job: Job, key: str) -> Path:
 
 
 def quarantine_file(job: Job, key: str) -> Path:
-    """The records that a unit left out, a JSON object a line; absent when there are none."""
+    """The dropped records of a unit, a JSON object a line; absent when there are none."""
     return job.work / "units" / f"{key}.quarantine"
 
 
 def names_file(job: Job, key: str) -> Path:
-    """The names of the files that PLACES has by number, a JSON list; with --deduplicate only."""
+    """The file names that PLACES refers to by number, a JSON list; with --deduplicate only."""
     return job.work / "units" / f"{key}.names"
 
 
-_LENT: dict[Job, tuple[LoadedTokenizer, Engine]] = {}
+_SHARED: dict[Job, tuple[LoadedTokenizer, Engine]] = {}
 
 
-def lend(job: Job, loaded: LoadedTokenizer, engine: Engine) -> None:
-    """Give the units that this process runs itself what it has loaded already."""
-    _LENT.clear()
-    _LENT[job] = loaded, engine
+def share_loaded(job: Job, loaded: LoadedTokenizer, engine: Engine) -> None:
+    """Let units that run in this process use a tokenizer and engine that are loaded already."""
+    _SHARED.clear()
+    _SHARED[job] = loaded, engine
 
 
 @lru_cache(maxsize=1)
 def _encoder(job: Job) -> Encoder:
-    """Made once in a worker process."""
-    if job in _LENT:
-        loaded, engine = _LENT.pop(job)
+    """Created once in a worker process."""
+    if job in _SHARED:
+        loaded, engine = _SHARED.pop(job)
     else:
         loaded = load_tokenizer(job.tokenizer, end_of_document=job.end_of_document)
         engine = get_engine(job.engine, loaded)
     segmenter = get_segmenter(job.arguments.segmenter)
     encoder = Encoder(loaded, engine, segmenter, job.arguments.max_sentence_tokens)
-    give_back_memory()
+    trim_heap()
     return encoder
 
 
 def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
-    """Do a unit, or find it done. Returns its record: counters, sizes by split."""
+    """Run a unit unless it is done. Returns its record: counters and sizes by split."""
     done = done_file(job, unit.key)
     if done.exists():
         return json.loads(done.read_text(encoding="utf-8"))
-    hold_as_worker(job.work)
+    lock_as_worker(job.work)
     encoder = _encoder(job)
     recorder = Recorder()
-    for fault in unit.faults:
-        recorder.drop(*fault)
+    for record in unit.dropped:
+        recorder.drop(*record)
     writer = _UnitWriter(job, unit.key, encoder.dtype)
-    forced, failed = encoder.num_forced, _num_failed(encoder)
+    forced_before, failed_before = encoder.num_forced, _num_failed(encoder)
     parts = unit.parts
     try:
-        for batch in put_together(_batches(job, parts, recorder)):
+        for batch in merge_small(_batches(job, parts, recorder)):
             _run_batch(job, encoder, batch, recorder, writer)
         sizes = writer.close()
     except BaseException:
         writer.abort()
         raise
-    recorder.count("long_words_cut", encoder.num_forced - forced)
-    recorder.count("paragraphs_not_segmented", _num_failed(encoder) - failed)
+    recorder.count("long_words_cut", encoder.num_forced - forced_before)
+    recorder.count("paragraphs_not_segmented", _num_failed(encoder) - failed_before)
     record = {
         "key": unit.key,
         "counters": dict(sorted(recorder.counters.items())),
@@ -120,7 +121,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         write_atomically(quarantine_file(job, unit.key), "".join(lines).encode(errors="replace"))
     write_atomically(done, json.dumps(record).encode())
     for part in parts:
-        if part.origin:  # a piece that was put into a file of its own
+        if part.origin:  # a piece of a stream, in a temporary file
             Path(part.path).unlink(missing_ok=True)
     return record
 
@@ -130,13 +131,13 @@ def _num_failed(encoder: Encoder) -> int:
 
 
 def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[RawBatch]:
-    """The documents of the parts, none too long, under the names of the input's own files."""
+    """The documents of the parts, long ones cut, under the names of the input files."""
     source = get_source(job.arguments.source)
     for part in parts:
         if part.decoded:
             recorder.count(f"files_decoded/{part.decoded}")
-        found = recorder.renamed(part.path, part.origin, part.base) if part.origin else recorder
-        for batch in source.read(part, job.arguments.options, found):
+        renamed = recorder.renamed(part.path, part.origin, part.base) if part.origin else recorder
+        for batch in source.read(part, job.arguments.options, renamed):
             if part.origin:
                 batch = replace(batch, file=part.origin, places=batch.places + part.base)
             yield from cut_long_documents(batch, recorder)
@@ -151,8 +152,7 @@ def _run_batch(
         return
     data, ends = clean.data, clean.ends
     if not keep.all():
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        data, ends = _gather(data, starts[keep], ends[keep])
+        data, ends = _select(data, ends, keep)
     hashes = _hash_documents(data, ends)
     held_out = _is_held_out(hashes, job.arguments.validation_fraction)
     encoded = encoder.encode(data, ends)
@@ -172,7 +172,7 @@ def _run_batch(
 
 
 def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.ndarray:
-    """(D,) bool: the documents that stay; the others are recorded."""
+    """(D,) bool: the documents to keep; the others are recorded."""
     sizes = np.diff(clean.ends, prepend=0)
     keep = sizes > 0
     for number in np.flatnonzero(~keep).tolist():
@@ -197,40 +197,40 @@ def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.
 
 
 @compiled
-def _copy_ranges(data, starts, ends, out):
-    at = 0
-    for d in range(len(starts)):
-        for i in range(starts[d], ends[d]):
-            out[at] = data[i]
-            at += 1
+def _copy_documents(data, ends, keep, out, out_ends):
+    start = at = kept = 0
+    for d in range(len(ends)):
+        if keep[d]:
+            for i in range(start, ends[d]):
+                out[at] = data[i]
+                at += 1
+            out_ends[kept] = at
+            kept += 1
+        start = ends[d]
+    return at
 
 
-def _gather(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    sizes = ends - starts
-    out = np.empty(int(sizes.sum()), np.uint8)
-    _copy_ranges(data, starts, ends, out)
-    return out, np.cumsum(sizes)
+def _select(data: np.ndarray, ends: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The text of some documents, and its ends."""
+    out, out_ends = np.empty_like(data), np.empty(int(keep.sum()), np.int64)
+    return out[: _copy_documents(data, ends, keep, out, out_ends)], out_ends
 
 
 def _hash_documents(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """(D, 2) uint64: the first half of the sha256 of each document's clean text."""
-    view, start = data.data, 0
-    digests = []
-    for end in ends.tolist():
-        digests.append(hashlib.sha256(view[start:end]).digest()[:16])
-        start = end
+    view = data.data
+    bounds = pairwise([0, *ends.tolist()])
+    digests = [hashlib.sha256(view[start:end]).digest()[:16] for start, end in bounds]
     return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
 
 
 def _is_held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
-    """By the text alone: the same however the corpus is cut; duplicates fall on one side."""
+    """By the text alone: independent of how the corpus is cut; duplicates get the same split."""
     return hashes[:, 0] < np.uint64(int(fraction * 2**64))
 
 
 class _UnitWriter:
-    """The streams of a unit, each under a temporary name until close."""
+    """Writes the streams of a unit, each under a temporary name until ``close``."""
 
     def __init__(self, job: Job, key: str, dtype: np.dtype):
         self._job, self._key = job, key
@@ -245,29 +245,28 @@ class _UnitWriter:
 
     def places_of(self, raw: RawBatch, numbers: np.ndarray) -> np.ndarray:
         """(D,) PLACE of some documents."""
-        found = np.empty(len(numbers), PLACE)
+        places = np.empty(len(numbers), PLACE)
         for order, number in enumerate(numbers.tolist()):
             name, place = raw.where(number)
-            found[order] = self._names.setdefault(name, len(self._names)), place
-        return found
+            places[order] = self._names.setdefault(name, len(self._names)), place
+        return places
 
     def write(
         self, split: str, batch: TokenBatch, hashes: np.ndarray, places: np.ndarray | None
     ) -> None:
         """Append the chosen documents of a batch."""
-        there = batch.document_sentences > 0
-        documents = np.empty(int(there.sum()), DOCUMENT)
-        documents["hash"] = hashes[there]
-        documents["sentences"] = batch.document_sentences[there]
-        documents["tokens"] = batch.document_tokens[there]
-        lengths = batch.sentence_lengths.astype("<u4", copy=False)
+        chosen = batch.document_sentences > 0
+        documents = np.empty(int(chosen.sum()), DOCUMENT)
+        documents["hash"] = hashes[chosen]
+        documents["sentences"] = batch.document_sentences[chosen]
+        documents["tokens"] = batch.document_tokens[chosen]
         values = {
             "tokens": batch.tokens.astype(self._dtype, copy=False),
-            "sentences": lengths,
+            "sentences": batch.sentence_lengths.astype("<u4", copy=False),
             "documents": documents,
         }
         if places is not None:
-            values[PLACES] = places[there]
+            values[PLACES] = places[chosen]
         for stream, array in values.items():
             key = (split, stream)
             if key not in self._files:
@@ -276,7 +275,7 @@ class _UnitWriter:
             self._sizes[split][stream] += len(array)
 
     def close(self) -> dict[str, dict[str, int]]:
-        """Give every file its name; returns the sizes by split."""
+        """Rename every file to its final name; returns the sizes by split."""
         for (split, stream), file in self._files.items():
             file.flush()
             os.fsync(file.fileno())
@@ -290,7 +289,7 @@ class _UnitWriter:
         return {split: dict(sizes) for split, sizes in self._sizes.items() if sizes}
 
     def abort(self) -> None:
-        """Drop what was written."""
+        """Delete the files written so far."""
         for key, file in self._files.items():
             file.close()
             self._temporary(*key).unlink(missing_ok=True)

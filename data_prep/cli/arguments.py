@@ -6,6 +6,8 @@ import argparse
 import math
 import os
 
+from data_prep.sources.options import add_options
+
 DESCRIPTION = "Turn raw text into verified token shards for training."
 EXAMPLES = {
     "build": "python -m data_prep build --source text --input corpus/ --tokenizer tok/"
@@ -38,21 +40,7 @@ def _source_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--input", required=True, nargs="+", metavar="PATH", help="files, folders or patterns"
     )
-    group.add_argument(
-        "--text-field", default="text", metavar="NAME", help="field of the text (default: text)"
-    )
-    group.add_argument(
-        "--split-blank-lines", action="store_true", help="text: blank lines separate documents"
-    )
-    group.add_argument(
-        "--detokenize", action="store_true", help="wikitext: undo ' @-@ ' and spaced punctuation"
-    )
-    group.add_argument(
-        "--encoding", default="auto", metavar="NAME",
-        help="of text files that are not UTF-8, as cp1252 or utf-16 (default: auto, detected)",
-    )  # fmt: skip
-    group.add_argument("--hf-split", default="train", metavar="NAME", help="hf: (default: train)")
-    group.add_argument("--hf-config", metavar="NAME", help="hf: configuration of the dataset")
+    add_options(group)
 
 
 def _count(text: str) -> int:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.errors import EXIT_DATA, UsageError, unwritable
 from data_prep.executors.base import Runner
+from data_prep.sources.options import SourceOptions
 
 if TYPE_CHECKING:
     from data_prep.build.job import BuildArguments
     from data_prep.format.shard import Dataset
-    from data_prep.sources.base import Source, SourceOptions
+    from data_prep.sources.base import Source
     from data_prep.sources.listing import FileList
 
-TRAINING = ("kind", "vocab_size", "cased", "sample_mib")  # options that a vocabulary depends on
+TRAINING = ("kind", "vocab_size", "cased", "sample_mib")  # options that determine a vocabulary
 
 
 def run(options: Namespace) -> int:
@@ -30,19 +32,6 @@ def run(options: Namespace) -> int:
         "sources": sources,
         "merge": merge,
     }[options.command](options)
-
-
-def _source_options(options: Namespace):
-    from data_prep.sources.base import SourceOptions
-
-    return SourceOptions(
-        text_field=options.text_field,
-        split_blank_lines=options.split_blank_lines,
-        detokenize=options.detokenize,
-        hf_split=options.hf_split,
-        hf_config=options.hf_config,
-        encoding=options.encoding,
-    )
 
 
 def build(options: Namespace) -> int:
@@ -65,7 +54,7 @@ def _build(options: Namespace, runner: Runner | None) -> int:
 
     arguments = BuildArguments(
         source=options.source,
-        options=_source_options(options),
+        options=SourceOptions.from_arguments(options),
         segmenter=options.segmenter,
         max_sentence_tokens=options.max_sentence_tokens,
         validation_fraction=options.validation_fraction,
@@ -108,7 +97,7 @@ def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
 
     if options.workers < 1:
         raise UsageError(f"--workers {options.workers}: at least 1")
-    found = estimate(
+    totals = estimate(
         options.input,
         options.tokenizer,
         arguments,
@@ -116,7 +105,7 @@ def _dry_run(options: Namespace, arguments: BuildArguments) -> int:
         options.end_of_document,
         options.output,
     )
-    for line in found.lines(options.workers, free_bytes(options.output)):
+    for line in totals.lines(options.workers, free_bytes(options.output)):
         print(line)
     return 0
 
@@ -152,7 +141,7 @@ def tokenizer(options: Namespace) -> int:
     if options.sample_mib < 1:
         raise UsageError(f"--sample-mib {options.sample_mib}: at least 1")
     output = Path(options.output)
-    source, source_options = get_source(options.source), _source_options(options)
+    source, source_options = get_source(options.source), SourceOptions.from_arguments(options)
     files = find_input(source, options.input, output)
     training = {name: getattr(options, name) for name in TRAINING}
     values = training_identity(options.source, source_options, files, training)
@@ -173,7 +162,7 @@ def tokenizer(options: Namespace) -> int:
         loaded = load_tokenizer(output)
         loaded.save(output)
     except OSError as error:
-        (output / "tokenizer.json").unlink(missing_ok=True)  # it was not there before, or ours
+        (output / "tokenizer.json").unlink(missing_ok=True)  # new, or written by this program
         raise unwritable(output, error) from None
     print(f"{output}: {loaded.kind}, {loaded.vocab_size} tokens")
     if loaded.vocab_size < options.vocab_size:
@@ -189,26 +178,25 @@ def _sample(
 ) -> Iterator[str]:
     """Clean documents of units spread evenly over the input, --sample-mib in all."""
     from data_prep.sources.base import MIB, group_into_units
-    from data_prep.text.batch import Recorder, put_together
+    from data_prep.text.batch import Recorder, merge_small
     from data_prep.text.decode import clean_documents
 
     if files.left_out:
         _warn(options, files.left_out)
-    units = group_into_units(source.plan(files, source_options), 4 * MIB)
+    units = group_into_units(source.parts(files, source_options), 4 * MIB)
     share = options.sample_mib * MIB / max(sum(unit.weight for unit in units), 1)
     step = max(1, round(1 / share))
     for part in (part for unit in units[::step] for part in unit.parts):
         # a large compressed file is not read to its end for a sample
         left = part.weight * share + 4 * MIB if part.streamed else float("inf")
-        for batch in put_together(source.read(part, source_options, Recorder())):
+        for batch in merge_small(source.read(part, source_options, Recorder())):
             if left <= 0:
                 break
             _, clean = clean_documents(batch, source_options.encoding, Recorder())
             left -= len(clean.data)
-            start, raw = 0, clean.data.tobytes()
-            for end in clean.ends.tolist():
+            raw = clean.data.tobytes()
+            for start, end in pairwise([0, *clean.ends.tolist()]):
                 yield raw[start:end].decode()
-                start = end
 
 
 def verify(options: Namespace) -> int:
@@ -241,13 +229,13 @@ def inspect(options: Namespace) -> int:
     return 0
 
 
-def _check_range(options: Namespace, there: int) -> None:
+def _check_range(options: Namespace, count: int) -> None:
     if options.documents < 0:
         raise UsageError(f"--documents {options.documents}: at least 0")
-    if not 0 <= options.first < max(there, 1):
+    if not 0 <= options.first < max(count, 1):
         raise UsageError(
-            f"--first {options.first}: the documents of {options.split} are 0 to {there - 1}"
-            if there
+            f"--first {options.first}: the documents of {options.split} are 0 to {count - 1}"
+            if count
             else f"--first {options.first}: {options.split} has no documents"
         )
 

@@ -154,8 +154,8 @@ def _longest(datasets: Sequence[Dataset]) -> int | None:
 
 
 def _common(values: Iterable[dict]) -> dict:
-    found = {json.dumps(value, sort_keys=True): value for value in values}
-    return next(iter(found.values())) if len(found) == 1 else {"name": "several"}
+    distinct = {json.dumps(value, sort_keys=True): value for value in values}
+    return next(iter(distinct.values())) if len(distinct) == 1 else {"name": "several"}
 
 
 def _source(dataset: Dataset) -> str:

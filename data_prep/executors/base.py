@@ -1,11 +1,9 @@
-"""Backends that run tasks: in this process, in several processes, or over MPI."""
+"""The interface of what runs tasks: in this process, in several processes, or over MPI."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
-
-from data_prep.errors import UsageError
 
 Function = Callable[..., Any]
 
@@ -13,9 +11,9 @@ Function = Callable[..., Any]
 class Runner(Protocol):
     """Runs a function on many tasks. Tasks and results must be picklable.
 
-    width: how many it runs at a time. Tasks are taken one by one, when there is room for them.
-    ``run`` yields results as they are finished, in any order; it raises what a task raised. Once
-    ``stop.requested``, it starts no further task, finishes those in hand, and ends early.
+    width: the number of tasks that run at a time. ``run`` takes tasks one by one, when a worker is
+    free, and yields results as they finish, in any order. An exception of a task is raised. After
+    ``STOP.requested`` no further task starts; the running ones finish.
     """
 
     width: int
@@ -25,18 +23,5 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Let the workers go."""
+        """End the workers."""
         ...
-
-
-def local_runner(workers: int) -> Runner:
-    """A runner on this machine; one worker runs in this process."""
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: at least 1")
-    if workers == 1:
-        from data_prep.executors.serial import SerialRunner
-
-        return SerialRunner()
-    from data_prep.executors.processes import ProcessesRunner
-
-    return ProcessesRunner(workers)

@@ -1,6 +1,6 @@
 """Tasks over MPI: ``mpirun -n 64 python -m data_prep build ... --backend mpi``.
 
-Rank 0 leads, the others work. The only importer of mpi4py.
+Rank 0 leads, the others work. The only module that imports mpi4py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from data_prep.errors import UsageError
 from data_prep.executors.base import Function, Runner
 from data_prep.executors.serial import SerialRunner
-from data_prep.executors.window import Waiting, run_window
+from data_prep.executors.window import PendingTasks, run_window
 
 try:
     from mpi4py import MPI
@@ -32,7 +32,7 @@ class MpiRunner:
 
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """See Runner.run."""
-        yield from run_window(self._executor, self.width, function, Waiting(tasks), {})
+        yield from run_window(self._executor, self.width, function, PendingTasks(tasks), {})
 
     def close(self) -> None:
         """The executor closes with its context."""
@@ -40,12 +40,12 @@ class MpiRunner:
 
 @contextmanager
 def mpi_runner() -> Iterator[Runner | None]:
-    """On rank 0, a runner; on the other ranks, None, after all tasks are done."""
+    """Yields a runner on rank 0; on the other ranks None, after all tasks are done."""
     communicator = MPI.COMM_WORLD
     if communicator.Get_size() == 1:
         yield SerialRunner()
         return
-    if communicator.Get_rank() > 0:  # a stop is the leader's to decide
+    if communicator.Get_rank() > 0:  # rank 0 decides about a stop
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     with MPICommExecutor(communicator, root=0) as executor:

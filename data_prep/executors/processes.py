@@ -18,26 +18,26 @@ from data_prep.compiled import without_extensions
 from data_prep.errors import DataPrepError
 from data_prep.executors.base import Function
 from data_prep.executors.stop import STOP
-from data_prep.executors.window import Waiting, run_window
+from data_prep.executors.window import PendingTasks, run_window
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_LOSSES = 3  # worker pools lost without a finished task in between
 
 
 def _start_worker(parent: int) -> None:
-    """In a worker: leave signals to the parent, and end when it is gone (SIGKILL too)."""
+    """In a worker: leave signals to the parent, and end when the parent ends (by SIGKILL too)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":  # the kernel ends it at once, also when it is starved or stopped
+    if sys.platform == "linux":  # the kernel kills the worker even when it is stopped
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had gone before
+    if os.getppid() != parent:  # the parent ended before prctl
         os._exit(1)
     without_extensions()
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:
-    """For systems without the above."""
+    """End with the parent on systems without prctl."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
@@ -52,7 +52,7 @@ class ProcessesRunner:
 
     def _executor(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # spawn: no lock of a thread (Arrow, Rust) is copied in a locked state
+            # spawn, not fork: fork would copy locks of threads (Arrow, Rust) in a locked state
             try:
                 self._pool = ProcessPoolExecutor(
                     self.width, get_context("spawn"), _start_worker, (os.getpid(),)
@@ -66,12 +66,12 @@ class ProcessesRunner:
 
     def run(self, function: Function, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """See Runner.run."""
-        waiting = Waiting(tasks)
+        pending = PendingTasks(tasks)
         losses = 0
-        while not (waiting.ended or STOP.requested):
+        while not (pending.ended or STOP.requested):
             running: dict[Future[Any], tuple[Any, ...]] = {}
             try:
-                for result in run_window(self._executor(), self.width, function, waiting, running):
+                for result in run_window(self._executor(), self.width, function, pending, running):
                     losses = 0
                     yield result
             except BrokenProcessPool:
@@ -83,13 +83,12 @@ class ProcessesRunner:
                         f"worker processes were killed {losses} times in a row (out of memory?);"
                         " run the same command with fewer --workers, it goes on from here"
                     ) from None
-                waiting.put_back(running.values())
+                pending.put_back(running.values())
 
     def _kill_workers(self) -> None:
-        """End the workers that are left of a broken pool.
+        """Kill the remaining workers of a broken pool.
 
-        The pool itself sends SIGTERM, which they leave to the parent: an idle one would stay, and
-        be waited for without end.
+        The pool sends SIGTERM, which workers ignore: it would wait for an idle one forever.
         """
         processes = getattr(self._pool, "_processes", None) or {}
         for process in list(processes.values()):

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C ask to finish what is in hand and stop; a second Ctrl-C stops at once."""
+"""SIGTERM and Ctrl-C: finish the running tasks, then stop; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOP = Stop()
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Handle SIGTERM and SIGINT while inside; the handlers before are put back."""
+    """Handle SIGTERM and SIGINT in the block; restores the former handlers."""
     STOP.requested = False
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, STOP.request) for number in numbers]

@@ -1,6 +1,6 @@
 """Locks on the work folder: one build at a time, and none beside the workers of a killed one.
 
-The kernel lets a lock go when its holder ends, however it ends.
+The kernel releases a lock when its process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import IO
 
 from data_prep.errors import UsageError
 
-# how long to wait for what a build that was killed just now has left running
+# how long to wait for processes of a build that was just killed
 WAIT_S = 10.0
 _BUILD, _WORKERS = "lock", "workers"
-_held: dict[str, IO[str]] = {}  # of this worker process, by work folder
+_worker_locks: dict[str, IO[str]] = {}  # of this process, by work folder
 
 
 @contextmanager
-def only_build(work: Path, output: str) -> Iterator[None]:
-    """Hold the work folder for one build; waits a little, since a killed one may be ending.
+def build_lock(work: Path, output: str) -> Iterator[None]:
+    """Lock the work folder for one build; waits WAIT_S for a killed build to end.
 
-    Raises UsageError when another build, or a worker of an earlier one, has it still.
+    Raises UsageError when another build, or a worker of an earlier one, still holds a lock.
     """
-    if held := _held.pop(os.fspath(work), None):
-        held.close()  # of this very process
+    if lock := _worker_locks.pop(os.fspath(work), None):
+        lock.close()  # of this very process
     with open(work / _BUILD, "w") as file, open(work / _WORKERS, "w") as workers:
         _lock(file, f"output {output}: another build is writing to it")
         _lock(workers, f"output {output}: workers of an earlier build are still going; end them")
-        fcntl.flock(workers, fcntl.LOCK_UN)  # from now on it is for this build's workers
-        if not is_there(file, work / _BUILD):
+        fcntl.flock(workers, fcntl.LOCK_UN)  # this build's workers take it from now on
+        if not is_same_file(file, work / _BUILD):
             raise UsageError(f"output {output}: another build has just ended; run this again")
         yield
 
@@ -50,17 +50,17 @@ def _lock(file: IO[str], message: str) -> None:
             time.sleep(0.05)
 
 
-def is_there(file: IO[str], path: Path) -> bool:
-    """The file is still what its path names: who is done with a lock may remove it."""
+def is_same_file(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at its path: a finished build removes its lock."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:
         return False
 
 
-def hold_as_worker(work: Path) -> None:
-    """In a worker process: let later builds see that it works in the folder, until it ends."""
+def lock_as_worker(work: Path) -> None:
+    """In a worker process: show later builds, until it ends, that it uses the folder."""
     key = os.fspath(work)
-    if parent_process() is not None and key not in _held:
-        _held[key] = file = open(work / _WORKERS, "w")  # noqa: SIM115 (held until the end)
+    if parent_process() is not None and key not in _worker_locks:
+        _worker_locks[key] = file = open(work / _WORKERS, "w")  # noqa: SIM115 (held until the end)
         fcntl.flock(file, fcntl.LOCK_SH)

@@ -98,12 +98,12 @@ def open_dataset(path: str | Path) -> Dataset:
 
 def _check_size(path: Path, num_bytes: int) -> None:
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except OSError:
         raise DatasetError(f"{path} is missing; build the dataset again") from None
-    if found != num_bytes:
+    if size != num_bytes:
         raise DatasetError(
-            f"{path} has {found} bytes, the manifest says {num_bytes}; build the dataset again"
+            f"{path} has {size} bytes, the manifest says {num_bytes}; build the dataset again"
         )
 
 
@@ -120,8 +120,8 @@ def _open_array(dataset: Dataset, record: ShardRecord, array: str) -> StoredArra
     header = npy_header(dtype, count)
     try:
         with open(path, "rb") as file:
-            found = file.read(len(header))
-        if found != header:
+            stored_header = file.read(len(header))
+        if stored_header != header:
             raise DatasetError(
                 f"{path}: its .npy header is not that of {dtype.name} ({count},), as the manifest"
                 " says; build the dataset again"
@@ -158,14 +158,14 @@ def write_dataset(
         bos_id, end_of_document_id = tokenizer.bos_id, tokenizer.end_of_document_id
     dtype = dtype_for(vocab_size)
     records: list[ShardRecord] = []
-    for split, given in (("train", documents), ("validation", validation)):
-        whole = ([*map(list, document), [end_of_document_id]] for document in given)
+    for split, source in (("train", documents), ("validation", validation)):
+        whole = ([*map(list, document), [end_of_document_id]] for document in source)
         for number in count():
-            held = list(islice(whole, shard_documents))
-            if not held:
+            shard = list(islice(whole, shard_documents))
+            if not shard:
                 break
             name = f"{SHARD_PREFIX[split]}-{number:05d}"
-            records.append(_write_small(path, name, split, held, dtype))
+            records.append(_write_small(path, name, split, shard, dtype))
     record = TokenizerRecord("none", "other", "", bos_id, end_of_document_id)
     if tokenizer is not None:
         tokenizer.save(path / TOKENIZER_DIRECTORY)

@@ -35,7 +35,7 @@ class _Descriptor:
 
 
 class StoredArray:
-    """A one-dimensional array in a file. Indexed as a numpy array is, it gives what it has read.
+    """A one-dimensional array in a file; indexing it reads elements into a numpy array.
 
     Args:
         offset: bytes before the first element.
@@ -78,32 +78,32 @@ class StoredArray:
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def _gather(self, indices: NDArray[Any]) -> NDArray[Any]:
-        found = np.empty(len(indices), self.dtype)
+        values = np.empty(len(indices), self.dtype)
         done = 0
         while done < len(indices):
             first = int(indices[done])
             end = max(int(np.searchsorted(indices, first + _BLOCK)), done + 1)
-            own = indices[done:end].astype(np.int64)
-            found[done:end] = self._read(first, int(own[-1]) + 1)[own - first]
+            near = indices[done:end].astype(np.int64)
+            values[done:end] = self._read(first, int(near[-1]) + 1)[near - first]
             done = end
-        return found
+        return values
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
-        found = np.empty(stop - start, self.dtype)
-        left = found.view(np.uint8).data
+        values = np.empty(stop - start, self.dtype)
+        left = values.view(np.uint8).data
         place = self._offset + start * self.dtype.itemsize
         try:
             descriptor = _descriptor(self)
             while left:
-                got = os.preadv(descriptor.number, [left], place)
-                if not got:
+                num_read = os.preadv(descriptor.number, [left], place)
+                if not num_read:
                     raise self._cut_short()
-                left, place = left[got:], place + got
+                left, place = left[num_read:], place + num_read
         except OSError as error:
             raise DatasetError(
                 f"{self.path} cannot be read ({error.strerror}); {self._cure}"
             ) from None
-        return found
+        return values
 
     def _cut_short(self) -> DatasetError:
         expected = self._offset + self.size * self.dtype.itemsize

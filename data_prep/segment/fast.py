@@ -1,4 +1,4 @@
-"""The default segmenter: own rules (``data_prep.segment.rules``) and the tables that they use."""
+"""The default segmenter: the rules of ``data_prep.segment.rules`` and their tables."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _byte_classes() -> np.ndarray:
 
 
 BYTE_CLASS = _byte_classes()
-WORDS = word_table()
+WORD_TABLE = word_table()
 
 
 class FastSegmenter:
-    """The default: own rules, compiled. See ``data_prep.segment.segmenters.Segmenter``."""
+    """The default: compiled rules. See ``data_prep.segment.segmenters.Segmenter``."""
 
     name = "fast"
     version = str(VERSION)
@@ -46,5 +46,5 @@ class FastSegmenter:
         # a sentence takes at least a byte and the white space before the next one
         out = np.empty(len(data) // 2 + len(document_ends) + 1, np.int64)
         sentences = np.empty(len(document_ends), np.int64)
-        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, WORDS)
+        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, WORD_TABLE)
         return out[:count].copy(), sentences

@@ -41,7 +41,7 @@ def _size_of(header: bytes) -> int:
 
 
 class _Window:
-    """A part of a stream in memory. A broken stream shows only when its bytes have run out."""
+    """A part of a stream in memory. An error of the stream is raised after its last bytes."""
 
     def __init__(self, stream: ByteStream):
         self._stream = stream
@@ -50,19 +50,19 @@ class _Window:
         self.buffer, self.at, self.offset = b"", 0, 0  # offset: of buffer[0] in the stream
 
     def has(self, need: int) -> bool:
-        """Read on until ``need`` bytes are there from ``at`` on, if the stream has them."""
+        """Whether the stream has ``need`` more bytes; reads them into the buffer."""
         if len(self.buffer) - self.at < need and not self._ended:
-            held = [self.buffer[self.at :]]
-            length = len(held[0])
+            chunks = [self.buffer[self.at :]]
+            length = len(chunks[0])
             while length < need + READ_BYTES and (data := self._read()):
-                held.append(data)
+                chunks.append(data)
                 length += len(data)
             self.offset += self.at
-            self.buffer, self.at = b"".join(held), 0
+            self.buffer, self.at = b"".join(chunks), 0
         return len(self.buffer) - self.at >= need
 
     def skip(self, count: int) -> None:
-        """Go on without keeping what is passed."""
+        """Skip bytes without storing them."""
         while count > 0 and self.has(1):
             step = min(count, len(self.buffer) - self.at)
             self.at += step

@@ -1,59 +1,24 @@
-"""What a source of documents offers, and the units that a corpus is cut into."""
+"""The interface of a source of documents, and the units that a corpus is cut into."""
 
 from __future__ import annotations
 
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from data_prep.errors import UsageError
+from data_prep.sources.options import SourceOptions
 from data_prep.text.batch import RawBatch, Recorder
-from data_prep.text.encodings import AUTO, known_encoding
 
 MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class SourceOptions:
-    """Options of all sources; each reads those that concern it.
-
-    text_field: the field (jsonl) or column (parquet, hf) of the text. split_blank_lines: blank
-    lines separate documents (text). detokenize: undo ``@-@`` joins and spaces (wikitext).
-    hf_split, hf_config: split and configuration of a Hugging Face dataset. encoding: of text files,
-    ``auto`` or a name that Python knows; UsageError for another.
-    """
-
-    text_field: str = "text"
-    split_blank_lines: bool = False
-    detokenize: bool = False
-    hf_split: str = "train"
-    hf_config: str | None = None
-    encoding: str = AUTO
-
-    def __post_init__(self) -> None:
-        known = known_encoding(self.encoding)
-        if known is None:
-            raise UsageError(
-                f"--encoding {self.encoding!r} is not known; auto, or as cp1252, koi8-r, utf-16"
-            )
-        object.__setattr__(self, "encoding", known)
-
-    def identity(self) -> dict[str, Any]:
-        """By name; without what was not there in earlier versions, where it is as it was then."""
-        values = asdict(self)
-        if self.encoding == AUTO:
-            del values["encoding"]
-        return values
-
-
 class InputFile(NamedTuple):
-    """A file of the input: its path as given and its size in bytes.
+    """A file of the input: its path on the command line or below it, and its size in bytes.
 
-    modified_ns: time of the last change. ends: hash of its start and end
-    (build/input_record.py).
-    identity: tells it from other files, whatever the path (0: unknown).
+    modified_ns: time of the last change. ends: hash of its start and end (build/input_record.py).
+    identity: from device and inode, the same for every path to the file (0: unknown).
     """
 
     path: str
@@ -63,8 +28,13 @@ class InputFile(NamedTuple):
     identity: int = 0
 
 
-# a record that is left out: reason, file, offset, detail
-Fault = tuple[str, str, int, str]
+class DroppedRecord(NamedTuple):
+    """A record that is left out; the arguments of ``Recorder.drop``."""
+
+    reason: str
+    file: str
+    place: int
+    detail: str = ""
 
 
 class Part(NamedTuple):
@@ -73,9 +43,9 @@ class Part(NamedTuple):
     start, stop: bytes of the file, row groups, or members, as the source defines; stop None means
     the end. weight: about how many bytes of text it holds, for cutting units. streamed: a large
     file without random access, which the source can cut into ``pieces`` while it is read. origin,
-    base: of a piece that was put into a file of its own, the input file and the offset there.
-    fault: damage that was found while planning; such a part holds nothing else. decoded: of a
-    file's first piece, the encoding that it was in, when that is not UTF-8.
+    base: for a piece in a temporary file, the input file and the offset there. dropped: damage
+    found while listing the parts; such a part has no documents. decoded: for a file's first piece,
+    its encoding when that is not UTF-8.
     """
 
     path: str
@@ -85,13 +55,13 @@ class Part(NamedTuple):
     streamed: bool = False
     origin: str = ""
     base: int = 0
-    fault: Fault | None = None
+    dropped: DroppedRecord | None = None
     decoded: str = ""
 
 
 @dataclass(frozen=True)
-class Spooled:
-    """A file to be written for a piece: its name, its bytes, and where they stand in the input.
+class SpooledFile:
+    """A temporary file of a piece: its name, its bytes, and their place in the input.
 
     decoded: see Part.
     """
@@ -106,11 +76,11 @@ class Spooled:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a streamed part: files to read, faults to record. place: where it ends."""
+    """A piece of a streamed part: files to read, dropped records. place: where it ends."""
 
-    files: tuple[Spooled, ...]
+    files: tuple[SpooledFile, ...]
     place: int
-    faults: tuple[Fault, ...] = ()
+    dropped: tuple[DroppedRecord, ...] = ()
 
 
 PACK_FROM = 16  # parts
@@ -119,8 +89,8 @@ PACK_FROM = 16  # parts
 class Unit:
     """Parts that one worker reads; the same for any number of workers.
 
-    piece: the number of the piece, when the unit is one of a streamed part. Many parts (files of a
-    folder) are kept compressed: a corpus may be millions of small files.
+    piece: the number of the piece when the unit is a piece of a streamed part. Many parts (files of
+    a folder) are stored compressed: a corpus may be millions of small files.
     """
 
     def __init__(
@@ -128,9 +98,9 @@ class Unit:
         index: int,
         parts: tuple[Part, ...],
         piece: int | None = None,
-        faults: tuple[Fault, ...] = (),
+        dropped: tuple[DroppedRecord, ...] = (),
     ):
-        self.index, self.piece, self.faults = index, piece, faults
+        self.index, self.piece, self.dropped = index, piece, dropped
         self.weight = sum(part.weight for part in parts)
         self.streamed = any(part.streamed for part in parts)
         self._parts: tuple[Part, ...] | bytes = parts
@@ -148,7 +118,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """Its name in the work folder; sorted names are in the order of the input."""
+        """The unit's name in the work folder; sorted keys are in the order of the input."""
         return f"{self.index:07d}" if self.piece is None else f"{self.index:07d}-{self.piece:07d}"
 
 
@@ -159,8 +129,8 @@ class Source(Protocol):
     summary: str  # one line for ``python -m data_prep sources``
     suffixes: tuple[str, ...]  # of the files taken from a folder; () for all
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
-        """Cut the input into parts, in order, without reading more than it must."""
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+        """Cut the input into parts, in order; reads as little as possible."""
         ...
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
@@ -172,22 +142,22 @@ class StreamedSource(Source, Protocol):
     """A source that has streamed parts."""
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
-        """Cut a streamed part; depends on the part alone. Raises BrokenStreamError at damage."""
+        """Cut a streamed part; depends only on the part. Raises BrokenStreamError at damage."""
         ...
 
 
 def group_into_units(parts: Iterable[Part], unit_bytes: int) -> list[Unit]:
     """Put neighbouring parts together until a unit weighs ``unit_bytes``."""
     units: list[Unit] = []
-    held: list[Part] = []
+    unit: list[Part] = []
     weight = 0
     for part in parts:
-        alone = part.streamed or (held and held[-1].streamed)
-        if held and (alone or weight + part.weight > unit_bytes):
-            units.append(Unit(len(units), tuple(held)))
-            held, weight = [], 0
-        held.append(part)
+        alone = part.streamed or (unit and unit[-1].streamed)
+        if unit and (alone or weight + part.weight > unit_bytes):
+            units.append(Unit(len(units), tuple(unit)))
+            unit, weight = [], 0
+        unit.append(part)
         weight += part.weight
-    if held:
-        units.append(Unit(len(units), tuple(held)))
+    if unit:
+        units.append(Unit(len(units), tuple(unit)))
     return units

@@ -1,4 +1,4 @@
-"""What a blank line is: LF, spaces, tabs or CR if any, LF. One for all that cut at them."""
+"""Blank lines: LF, then spaces, tabs or CR if any, then LF. Used by all that cut at them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from data_prep.sources.ranges import RecordEnds
 from data_prep.sources.streams import CHUNK
 
 _LF, _SPACE, _TAB, _CR = b"\n \t\r"
-# looks ahead, so that of several blank lines each is found
+# a look-ahead, so that each of several blank lines matches
 _BLANK_LINE = re.compile(rb"\n(?=([ \t\r]*\n))")
 LOOK_BACK = 1 << 10  # a blank line that begins further before a place is not seen from there
 WINDOW = 1 << 16
@@ -28,22 +28,22 @@ def last_blank_line_end(data: bytes) -> int:
 
 
 def first_blank_line_end(file: BinaryIO, at: int) -> int | None:
-    """The first place >= ``at`` right after a blank line; None: there is none.
+    """The first place >= ``at`` right after a blank line, or None.
 
     The answer for a later place is never an earlier one, so that ranges fit together.
     """
     start = max(at - LOOK_BACK, 0)
     file.seek(start)
-    held = b""
+    carried = b""
     while chunk := file.read(CHUNK):
-        data = held + chunk
+        data = carried + chunk
         for match in _BLANK_LINE.finditer(data):
             if start + match.end(1) >= at:
                 return start + match.end(1)
         last = data.rfind(b"\n")
         is_open = last >= 0 and not data[last + 1 :].strip(b" \t\r")
-        held = b"\n" if is_open else b""  # of a line that is blank so far, its LF is enough
-        start += len(data) - len(held)
+        carried = b"\n" if is_open else b""  # the LF is enough of an open blank line
+        start += len(data) - len(carried)
     return None
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from data_prep.errors import UsageError
 from data_prep.packages import PackageError, import_package
-from data_prep.sources.base import MIB, InputFile, Part, SourceOptions
+from data_prep.sources.base import MIB, InputFile, Part
 from data_prep.sources.jsonl import encode_text
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import in_batches
 from data_prep.text.batch import RawBatch, Recorder
 
@@ -28,7 +29,7 @@ class HuggingFaceSource:
     suffixes = ()
     takes_names = True  # the input is handed to plan as it was given
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a shard of the dataset. Raises UsageError when it cannot be opened."""
         for file in files:
             rows = _open(file.path, options)

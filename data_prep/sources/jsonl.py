@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.base import InputFile, Part, Piece
 from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.long_lines import LONG_LINE, LongLine
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import (
     BATCH_BYTES,
     LINE_ENDS,
@@ -29,7 +30,7 @@ class JsonLinesSource:
     summary = "JSON lines, plain or .gz .bz2 .xz .zst; a document is --text-field of a line"
     suffixes = tuple(s + c for s in (".jsonl", ".json", ".ndjson") for c in ("", *COMPRESSED))
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a compressed file, or a byte range of a plain one."""
         for file in files:
             yield from range_parts(file, options)

@@ -22,8 +22,8 @@ _ODD, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1  # mixes device and inode
 
 
 @dataclass
-class _Passed:
-    """How many were left out, and the first of them."""
+class _Skipped:
+    """The number of skipped files, and the first of them."""
 
     count: int = 0
     first: str = ""
@@ -35,10 +35,10 @@ class _Passed:
 
 
 class Walk:
-    """What a search through folders leaves out. output: a folder that is no input."""
+    """Counts what a search through folders skips. output: a folder to exclude."""
 
     def __init__(self, output: str | os.PathLike[str] | None = None):
-        self.other, self.hidden, self.same = _Passed(), _Passed(), _Passed()
+        self.other, self.hidden, self.same = _Skipped(), _Skipped(), _Skipped()
         self._output = None if output is None else os.path.realpath(output)
 
     def is_output(self, path: str) -> bool:
@@ -51,21 +51,21 @@ class Walk:
         return real.startswith(f"{self._output}{os.sep}")
 
     def _may_be(self, path: str) -> bool:
-        """Asking for the real path is dear, and a corpus may be millions of files."""
+        """A cheap first test: the real path is slow to get for millions of files."""
         output = self._output
         return output is not None and (os.path.basename(output) in path or os.path.islink(path))
 
     @property
     def left_out(self) -> str | None:
-        """A line about what was left out, or None."""
-        said = []
+        """A message about the skipped files, or None."""
+        reasons = []
         if self.other.count:
-            said.append(f"{self.other.count} with another suffix (first {self.other.first})")
+            reasons.append(f"{self.other.count} with another suffix (first {self.other.first})")
         if self.hidden.count:
-            said.append(f"{self.hidden.count} hidden (first {self.hidden.first})")
+            reasons.append(f"{self.hidden.count} hidden (first {self.hidden.first})")
         if self.same.count:
-            said.append(f"{self.same.count} the same as another (first {self.same.first})")
-        return "left out of the input: " + ", ".join(said) if said else None
+            reasons.append(f"{self.same.count} the same as another (first {self.same.first})")
+        return "left out of the input: " + ", ".join(reasons) if reasons else None
 
 
 class _Links:
@@ -76,34 +76,34 @@ class _Links:
         self._seen = {self._root}
 
     def is_new(self, path: str, through: bool) -> bool:
-        """Whether a folder, reached through a link, has not been and will not be entered."""
+        """Whether a folder, reached through a link, is not visited at another place."""
         real = os.path.realpath(path)
         inside = through and real.startswith(self._root + os.sep)
         if inside and f"{os.sep}." not in real[len(self._root) :]:
-            return False  # it is found at its own place
+            return False  # it is visited at its real place
         new = real not in self._seen
         self._seen.add(real)
         return new
 
 
 class FileList(Collection[InputFile]):
-    """Files in order, kept compressed: some 50 bytes each where an object takes 330."""
+    """Files in order, stored compressed: some 50 bytes each instead of 330 for an object."""
 
     def __init__(self, files: Iterable[InputFile], walk: Walk | None = None):
         self._walk = walk
         self._packed: list[bytes] = []
         self._identities = array("Q")
         self._length = self.num_bytes = 0
-        held: list[InputFile] = []
+        block: list[InputFile] = []
         for file in files:
-            held.append(file)
+            block.append(file)
             self._length += 1
             self.num_bytes += file.num_bytes
             self._identities.append(file.identity)
-            if len(held) == PACK:
-                self._pack(held)
-                held = []
-        self._pack(held)
+            if len(block) == PACK:
+                self._pack(block)
+                block = []
+        self._pack(block)
 
     def _pack(self, files: list[InputFile]) -> None:
         self._packed.append(zlib.compress(pickle.dumps(files), 1))
@@ -128,7 +128,7 @@ class FileList(Collection[InputFile]):
 
     @property
     def left_out(self) -> str | None:
-        """A line about the files of folders that were left out, or None."""
+        """A message about skipped files of folders, or None."""
         return self._walk.left_out if self._walk else None
 
     def __iter__(self) -> Iterator[InputFile]:
@@ -203,13 +203,13 @@ def input_file(path: str) -> InputFile:
 
 def facts_of(path: str, descriptor: int) -> InputFile:
     """An open file with its size, time and the hash of its ends."""
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     ends = hashlib.blake2b(digest_size=8)
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         ends.update(os.pread(descriptor, END_BYTES, 0))
-        ends.update(os.pread(descriptor, END_BYTES, max(found.st_size - END_BYTES, 0)))
-    identity = (found.st_dev * _ODD + found.st_ino) & _WORD
-    return InputFile(path, found.st_size, found.st_mtime_ns, ends.digest(), identity)
+        ends.update(os.pread(descriptor, END_BYTES, max(status.st_size - END_BYTES, 0)))
+    identity = (status.st_dev * _ODD + status.st_ino) & _WORD
+    return InputFile(path, status.st_size, status.st_mtime_ns, ends.digest(), identity)
 
 
 def facts_of_all(path: str, files: Iterable[InputFile]) -> InputFile:

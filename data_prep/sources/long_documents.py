@@ -12,7 +12,7 @@ MAX_DOCUMENT_BYTES = 8 << 20
 
 
 def cut_long_documents(batch: RawBatch, recorder: Recorder) -> Iterator[RawBatch]:
-    """The batch itself, or, when it has documents that are too long, batches of their pieces."""
+    """The batch itself, or batches of pieces when it has documents that are too long."""
     sizes = batch.ends - batch.starts
     if not (sizes > MAX_DOCUMENT_BYTES).any():
         yield batch
@@ -32,21 +32,21 @@ def cut_long_documents(batch: RawBatch, recorder: Recorder) -> Iterator[RawBatch
 
 def cut_while_reading(pieces: Iterable[bytes], recorder: Recorder) -> Iterator[tuple[int, bytes]]:
     """A document that comes in pieces, cut like the above: (offset in it, bytes)."""
-    held: list[bytes] = []
+    chunks: list[bytes] = []
     length = offset = 0
     for data in pieces:
-        held.append(data)
+        chunks.append(data)
         length += len(data)
         if length > MAX_DOCUMENT_BYTES and not offset:
             recorder.count("documents_cut_too_long")
         while length > MAX_DOCUMENT_BYTES:
-            joined = b"".join(held)
+            joined = b"".join(chunks)
             cut = cut_point(joined)
-            document, held = joined[:cut], [joined[cut:]]
-            del joined  # the caller takes its time
+            document, chunks = joined[:cut], [joined[cut:]]
+            del joined  # free it before yielding
             yield offset, document
             length, offset = length - cut, offset + cut
-    yield offset, b"".join(held)
+    yield offset, b"".join(chunks)
 
 
 def cut_point(data: bytes, limit: int | None = None) -> int:

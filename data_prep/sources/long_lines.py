@@ -1,8 +1,8 @@
 """JSON lines of tens of megabytes in little memory: the long string of a line, piece by piece.
 
-Python's parser holds a line several times over, at up to four bytes a character. Here the long
-strings of a line are replaced by short marks, what is left is parsed as ever, and the string that
-turns out to be the text is decoded a megabyte at a time.
+Python's parser stores a line several times, at up to four bytes a character. Here the long strings
+of a line are replaced by short marks, the rest is parsed as usual, and the string that is the text
+is decoded a megabyte at a time.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _safe_cut(data: bytes, start: int, at: int, end: int) -> int:
         return space if space >= 0 else end
     place = start
     while (escape := data.find(_BACKSLASH, place, at)) >= 0:
-        found = _ESCAPE.match(data, escape)
-        place = found.end() if found else escape + 1
+        match = _ESCAPE.match(data, escape)
+        place = match.end() if match else escape + 1
     place = max(place, at)
     while place < end and data[place] & 0xC0 == 0x80:
         place += 1

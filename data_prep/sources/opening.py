@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from data_prep.sources.base import Part, SourceOptions
+from data_prep.sources.base import Part
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.streams import BrokenStreamError, compression_of, open_stream
 from data_prep.text.batch import Recorder
-from data_prep.text.encodings import SAMPLE_BYTES, UTF8, Finding, as_utf8, decoder, look
+from data_prep.text.encodings import SAMPLE_BYTES, UTF8, Detected, as_utf8, decoder, detect_encoding
 
 
 class TextStream:
-    """The text of a file as UTF-8, a ByteStream; ``finding`` says what the file is.
+    """A ByteStream of the text of a file as UTF-8; ``detected`` is the encoding of the file.
 
-    is_plain: its bytes are those of the file. is_empty: it holds none. trusted: it is UTF-8.
+    is_plain: the file is plain UTF-8. is_empty: it has no bytes. trusted: it is known to be UTF-8.
     """
 
     def __init__(self, path: str, declared: str, trusted: bool = False):
@@ -19,25 +20,27 @@ class TextStream:
         self._error: BrokenStreamError | None = None
         self._sample, ended = (b"", False) if trusted else self._read_sample()
         self.is_empty = not self._sample and ended and not self._error
-        self.finding = Finding(UTF8) if trusted else look(self._sample, declared, ended)
-        encoding = self.finding.encoding
+        self.detected = (
+            Detected(UTF8) if trusted else detect_encoding(self._sample, declared, ended)
+        )
+        encoding = self.detected.encoding
         self._decoder = decoder(encoding) if encoding not in ("", UTF8) else None
         self.is_plain = self._decoder is None and compression_of(path) is None
 
     def _read_sample(self) -> tuple[bytes, bool]:
-        """(the first SAMPLE_BYTES, there are no more)."""
-        held: list[bytes] = []
+        """(the first SAMPLE_BYTES, whether the file ends there)."""
+        chunks: list[bytes] = []
         size = 0
         try:
             while size < SAMPLE_BYTES:
                 data = self._stream.read(SAMPLE_BYTES - size)
                 if not data:
-                    return b"".join(held), True
-                held.append(data)
+                    return b"".join(chunks), True
+                chunks.append(data)
                 size += len(data)
         except BrokenStreamError as error:
-            self._error = error  # raised where it is
-        return b"".join(held), False
+            self._error = error  # raised by read, after the sample
+        return b"".join(chunks), False
 
     def read(self, size: int, /) -> bytes:
         """See ByteStream; decoded text may be more than ``size`` bytes."""
@@ -63,26 +66,26 @@ class TextStream:
 
 
 def open_text(part: Part, options: SourceOptions, recorder: Recorder) -> TextStream | None:
-    """The file of a part, or None and a record when it is empty or no text.
+    """The file of a part; None, and a record, when it is empty or no text.
 
-    What was put into a file of its own by this program is UTF-8.
+    Temporary files, which have an origin, are UTF-8.
     """
     stream = TextStream(part.path, options.encoding, trusted=bool(part.origin))
-    finding = stream.finding
+    detected = stream.detected
     if stream.is_empty:
         recorder.drop("empty_file", part.path, 0)
-    elif finding.reason:
-        recorder.drop(finding.reason, part.path, 0, finding.detail)
+    elif detected.reason:
+        recorder.drop(detected.reason, part.path, 0, detected.detail)
     else:
-        if finding.encoding != UTF8:
-            recorder.count(f"files_decoded/{finding.encoding}")
+        if detected.encoding != UTF8:
+            recorder.count(f"files_decoded/{detected.encoding}")
         return stream
     stream.close()
     return None
 
 
 def is_plain_text(path: str, options: SourceOptions) -> bool:
-    """Whether a file is UTF-8 text as it stands, so that it may be cut by its bytes."""
+    """Whether a file is plain UTF-8 text, which can be cut into byte ranges."""
     stream = TextStream(path, options.encoding)
     stream.close()
-    return stream.is_plain and not stream.finding.reason
+    return stream.is_plain and not stream.detected.reason

@@ -3,7 +3,7 @@
 - ``openwebtext/urlsf_subsetNN-MM_data.xz``: tar archives inside xz, a .txt member a page
 - the same as plain .tar, or unpacked into folders of .txt files
 - the outer ``openwebtext.tar`` or ``openwebtext.tar.xz`` of all of them; the latter has no random
-  access, so its members are handed out while it is unpacked, in its own order
+  access, so its members become work while it is unpacked, in the order of the archive
 
 Blank lines inside a page are paragraphs, not documents.
 """
@@ -18,13 +18,10 @@ from itertools import groupby, islice
 import numpy as np
 
 from data_prep.sources.archive import Member, read_members
-from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
+from data_prep.sources.base import DroppedRecord, InputFile, Part, Piece, SpooledFile
 from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
-from data_prep.sources.ranges import (
-    BATCH_BYTES,
-    PIECE_BYTES,
-    RangeStream,
-)
+from data_prep.sources.options import SourceOptions
+from data_prep.sources.ranges import BATCH_BYTES, PIECE_BYTES, RangeStream
 from data_prep.sources.streams import (
     RATIO,
     BrokenStreamError,
@@ -47,7 +44,7 @@ class OpenWebTextSource:
     summary = "the original release: tar in .xz, .tar, unpacked folders, or the outer .tar(.xz)"
     suffixes = (".xz", ".tar", ".txt")
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is an inner archive (by its place in an outer one), or files of a folder."""
         for loose, group in groupby(files, key=lambda file: file.path.lower().endswith(".txt")):
             for file in group:
@@ -58,8 +55,8 @@ class OpenWebTextSource:
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
-        if part.fault is not None:
-            recorder.drop(*part.fault)
+        if part.dropped is not None:
+            recorder.drop(*part.dropped)
             return
         if part.path.lower().endswith(".txt"):
             yield from read_whole(part, options, recorder)
@@ -79,8 +76,8 @@ class OpenWebTextSource:
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces: archives of a compressed outer one, together PIECE_BYTES of text."""
-        files: list[Spooled] = []
-        faults: list[Fault] = []
+        files: list[SpooledFile] = []
+        dropped: list[DroppedRecord] = []
         weight = place = 0
         stream = open_stream(part.path)
         try:
@@ -90,21 +87,21 @@ class OpenWebTextSource:
                     continue
                 origin = f"{part.path}/{member.name}"
                 if member.start < 0:
-                    faults.append(("member_too_large", origin, member.offset, ""))
+                    dropped.append(DroppedRecord("member_too_large", origin, member.offset))
                     continue
                 name = f"{len(files):04d}{os.path.splitext(member.name.lower())[1]}"
                 data = member.buffer[member.start : member.stop]
-                files.append(Spooled(name, data, len(data) * RATIO.get(name[-3:], 1), origin))
+                files.append(SpooledFile(name, data, len(data) * RATIO.get(name[-3:], 1), origin))
                 weight += files[-1].weight
                 if weight >= PIECE_BYTES:
-                    yield Piece(tuple(files), place, tuple(faults))
-                    files, faults, weight = [], [], 0
+                    yield Piece(tuple(files), place, tuple(dropped))
+                    files, dropped, weight = [], [], 0
         except BrokenStreamError:
-            yield Piece(tuple(files), place, tuple(faults))
+            yield Piece(tuple(files), place, tuple(dropped))
             raise
         finally:
             stream.close()
-        yield Piece(tuple(files), place, tuple(faults))
+        yield Piece(tuple(files), place, tuple(dropped))
 
 
 def _read_outer(part: Part, recorder: Recorder) -> Iterator[RawBatch]:
@@ -145,15 +142,15 @@ def _is_outer(path: str) -> bool:
         members = islice(read_members(stream, LONGEST_INNER), 8)
         return any(_is_archive(member) for member in members)
     except BrokenStreamError:
-        return False  # reading it will say so
+        return False  # read will record it
     finally:
         stream.close()
 
 
 def _inner_parts(path: str) -> Iterator[Part]:
-    """The archives inside a plain outer tar, by their byte ranges; then its faults."""
-    found: list[tuple[str, int, int]] = []
-    faults: list[Fault] = []
+    """The archives inside a plain outer tar, by their byte ranges; then its damage."""
+    archives: list[tuple[str, int, int]] = []
+    dropped: list[DroppedRecord] = []
     place = 0
     with open(path, "rb") as file:
         try:
@@ -162,16 +159,16 @@ def _inner_parts(path: str) -> Iterator[Part]:
                 if not _is_archive(m):
                     continue
                 if m.start < 0:
-                    faults.append(("member_too_large", path, m.offset, m.name))
+                    dropped.append(DroppedRecord("member_too_large", path, m.offset, m.name))
                 else:
-                    found.append((m.name, m.offset, m.stop - m.start))
+                    archives.append((m.name, m.offset, m.stop - m.start))
         except BrokenStreamError as error:
-            faults.append((error.reason, path, place, error.detail))
-    for name, offset, size in sorted(found):
+            dropped.append(DroppedRecord(error.reason, path, place, error.detail))
+    for name, offset, size in sorted(archives):
         ratio = RATIO.get(os.path.splitext(name.lower())[1], 1)
         yield Part(path, size * ratio, offset, offset + size)
-    for fault in faults:
-        yield Part(path, 0, fault=fault)
+    for record in dropped:
+        yield Part(path, 0, dropped=record)
 
 
 def _inner_stream(outer: RangeStream) -> ByteStream:
@@ -202,7 +199,7 @@ class _Prefixed(io.RawIOBase):
 
 def _pages(stream: ByteStream, part: Part, recorder: Recorder) -> Iterator[RawBatch]:
     """The .txt members of an archive, in batches that share its buffers."""
-    held: list[Member] = []
+    batch: list[Member] = []
     place = part.start
     try:
         for member in read_members(stream, MAX_DOCUMENT_BYTES):
@@ -213,20 +210,20 @@ def _pages(stream: ByteStream, part: Part, recorder: Recorder) -> Iterator[RawBa
             if member.start < 0:
                 recorder.drop("member_too_large", part.path, place, member.name)
                 continue
-            if held and held[0].buffer is not member.buffer:
-                yield _batch(held, part)
-                held = []
-            held.append(member)
-            if member.stop - held[0].start > BATCH_BYTES:
-                yield _batch(held, part)
-                held = []
+            if batch and batch[0].buffer is not member.buffer:
+                yield _raw_batch(batch, part)
+                batch = []
+            batch.append(member)
+            if member.stop - batch[0].start > BATCH_BYTES:
+                yield _raw_batch(batch, part)
+                batch = []
     except BrokenStreamError as error:
         recorder.drop(error.reason, part.path, place, error.detail)
-    if held:
-        yield _batch(held, part)
+    if batch:
+        yield _raw_batch(batch, part)
 
 
-def _batch(members: Sequence[Member], part: Part) -> RawBatch:
+def _raw_batch(members: Sequence[Member], part: Part) -> RawBatch:
     bounds = np.array([(m.start, m.stop, m.offset) for m in members], np.int64)
     data = np.frombuffer(members[0].buffer, np.uint8)
     starts, ends = np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1])

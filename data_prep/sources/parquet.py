@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.errors import UsageError
-from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.base import InputFile, Part
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import BATCH_BYTES
 from data_prep.text.batch import RawBatch, Recorder
 
@@ -33,7 +34,7 @@ class ParquetSource:
     summary = "parquet files; a document is --text-field of a row"
     suffixes = (".parquet",)
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a row group. Raises UsageError when the column is not there or is no text."""
         for file in files:
             if file.num_bytes == 0:
@@ -42,7 +43,7 @@ class ParquetSource:
             try:
                 metadata = pq.read_metadata(file.path)
             except (pa.ArrowException, OSError):
-                yield Part(file.path, file.num_bytes)  # reading it will say so
+                yield Part(file.path, file.num_bytes)  # read will record it
                 continue
             column = _column_of(file.path, metadata, options.text_field)
             for group in range(metadata.num_row_groups):
@@ -97,16 +98,16 @@ def _rows(part: Part, field: str, recorder: Recorder) -> Iterator[RawBatch]:
 
 def _joined(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
     """Small neighbours put together, of about BATCH_BYTES."""
-    held: list[pa.Array] = []
+    arrays: list[pa.Array] = []
     size = 0
     for column in columns:
-        held.append(column)
+        arrays.append(column)
         size += column.nbytes
         if size >= BATCH_BYTES * 3 // 4:
-            yield pa.concat_arrays(held) if len(held) > 1 else held[0]
-            held, size = [], 0
-    if held:
-        yield pa.concat_arrays(held)
+            yield pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
+            arrays, size = [], 0
+    if arrays:
+        yield pa.concat_arrays(arrays)
 
 
 def _longest_in_dictionary(part: Part, field: str) -> int:
@@ -138,7 +139,7 @@ def _buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(data or b"", np.uint8), offsets
 
 
-def _is_there(column: pa.Array) -> np.ndarray:
+def _is_not_null(column: pa.Array) -> np.ndarray:
     """(rows,) bool. Not by to_numpy, which imports pandas: 25 MiB and 0.1 s."""
     valid = column.is_valid()
     bits = np.frombuffer(valid.buffers()[1], np.uint8)
@@ -152,10 +153,10 @@ def _documents(column: pa.Array, path: str, first: int, recorder: Recorder) -> I
     A batch has BATCH_BYTES of text at most, or one document. first: the row number of the column's
     first value, for messages.
     """
-    there = _is_there(column)
-    for row in np.flatnonzero(~there).tolist():
+    has_text = _is_not_null(column)
+    for row in np.flatnonzero(~has_text).tolist():
         recorder.drop("missing_text_field", path, first + row)
-    places = np.flatnonzero(there) + first
+    places = np.flatnonzero(has_text) + first
     if isinstance(column, pa.DictionaryArray):  # a type of the writer's
         column = column.dictionary_decode()
     # Arrow cannot take the nulls out of views

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_prep.sources.base import Fault, InputFile, Part, Piece, SourceOptions, Spooled
+from data_prep.sources.base import DroppedRecord, InputFile, Part, Piece, SpooledFile
 from data_prep.sources.long_documents import cut_point
 from data_prep.sources.opening import TextStream, is_plain_text, open_text
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.streams import (
     CHUNK,
     BrokenStreamError,
@@ -21,10 +22,10 @@ from data_prep.text.encodings import UTF8
 
 RANGE_BYTES = 16 << 20  # a plain file is cut into ranges of this size
 BATCH_BYTES = 2 << 20
-# a compressed file of about so much text is handed out in pieces while it is read
+# a compressed file with more text than this is cut into pieces while it is read
 STREAM_BYTES = 64 << 20
 PIECE_BYTES = 16 << 20
-# a line longer than this is not read whole (and so is not JSON)
+# a longer line is not read as a whole, and so is not parsed as JSON
 MAX_LINE_BYTES = 64 << 20
 
 # the place right after the last record end in some bytes, or 0
@@ -32,10 +33,11 @@ EndFinder = Callable[[bytes], int]
 
 
 class RecordEnds(NamedTuple):
-    """Where records end: the first end at a place of a file or later, the last one in some bytes.
+    """Finds where records end.
 
-    first: (file, place) -> place, or None where there is none; it must not fall as its place grows.
-    lines: a record is a line, of no use unless it is whole.
+    first: (file, place) -> the first end at the place or later, or None; it must not decrease as
+    the place grows. last: the last end in some bytes, or 0. lines: a record is a line, which is
+    useless unless complete.
     """
 
     first: Callable[[BinaryIO, int], int | None]
@@ -49,7 +51,7 @@ def last_line_end(data: bytes) -> int:
 
 
 def first_line_end(file: BinaryIO, at: int) -> int | None:
-    """After the first LF that ends at ``at`` or later; None: there is none."""
+    """After the first LF that ends at ``at`` or later, or None."""
     start = max(at - 1, 0)
     file.seek(start)
     while chunk := file.read(CHUNK):
@@ -108,54 +110,54 @@ def chunks(
 ) -> Iterator[tuple[int, bytes]]:
     """Chunks of about ``size`` bytes that end where a record ends: (offset, bytes).
 
-    When the stream turns out to be broken, the whole records before come first, then the error.
-    Of a record of more than MAX_LINE_BYTES, a line is passed over, and ``too_long`` told its place;
-    text is handed on in pieces that end between characters.
+    When the stream is broken, the complete records before the damage come first, then the error.
+    A line of more than MAX_LINE_BYTES is skipped and reported to ``too_long``; other records of
+    that size are yielded in pieces that end between characters.
     """
-    held: list[bytes] = []
+    buffers: list[bytes] = []
     length, wanted = 0, size
     while True:
         try:
             data = stream.read(CHUNK)
         except BrokenStreamError:
-            joined = b"".join(held)
+            joined = b"".join(buffers)
             yield offset, joined[: ends.last(joined)]  # the whole records before the damage
             raise
         if not data:
             break
-        held.append(data)
+        buffers.append(data)
         length += len(data)
         if length < wanted:
             continue
-        joined = b"".join(held)
-        held = [joined]
+        joined = b"".join(buffers)
+        buffers = [joined]
         end = ends.last(joined)
         if end == 0 and length < MAX_LINE_BYTES:
-            # look again when twice as much is there: linear time
+            # search again after twice as many bytes: linear time
             wanted = min(max(wanted, 2 * length), MAX_LINE_BYTES)
             continue
         if end == 0 and ends.lines:
             too_long(offset, f"a line of more than {MAX_LINE_BYTES} bytes")
             del joined
-            held.clear()
+            buffers.clear()
             passed, rest = _to_line_end(stream)
-            offset, held = offset + length + passed, [rest]
+            offset, buffers = offset + length + passed, [rest]
             length, wanted = len(rest), size
             continue
         end = end or cut_point(joined, length - 4)
-        chunk, held = joined[:end], [joined[end:]]
-        del joined  # it may be large, and the caller takes its time
+        chunk, buffers = joined[:end], [joined[end:]]
+        del joined  # free it before yielding: it may be large
         yield offset, chunk
         offset += end
         length -= end
         wanted = size
-    joined = b"".join(held)
-    held.clear()  # what may be large is not in memory twice
+    joined = b"".join(buffers)
+    buffers.clear()  # not in memory twice
     yield offset, joined
 
 
 def _to_line_end(stream: ByteStream) -> tuple[int, bytes]:
-    """Read on to the next LF: (bytes up to it, what was read behind it)."""
+    """Read on to the next LF: (number of bytes up to it, the bytes read after it)."""
     passed = 0
     while data := stream.read(CHUNK):
         end = data.find(b"\n") + 1
@@ -166,19 +168,19 @@ def _to_line_end(stream: ByteStream) -> tuple[int, bytes]:
 
 
 def in_batches(documents: Iterable[tuple[int, bytes]], file: str) -> Iterator[RawBatch]:
-    """Documents that come one by one, each with its place, as batches of about BATCH_BYTES."""
-    held: list[bytes] = []
+    """Single documents, each with its place, as batches of about BATCH_BYTES."""
+    batch: list[bytes] = []
     places: list[int] = []
     size = 0
     for place, document in documents:
-        held.append(document)
+        batch.append(document)
         places.append(place)
         size += len(document)
         if size > BATCH_BYTES:
-            yield RawBatch.join(held, file, places)
-            held, places, size = [], [], 0
-    if held:
-        yield RawBatch.join(held, file, places)
+            yield RawBatch.join(batch, file, places)
+            batch, places, size = [], [], 0
+    if batch:
+        yield RawBatch.join(batch, file, places)
 
 
 def range_parts(file: InputFile, options: SourceOptions) -> Iterator[Part]:
@@ -196,8 +198,8 @@ def range_parts(file: InputFile, options: SourceOptions) -> Iterator[Part]:
 def _open_records(
     part: Part, ends: RecordEnds, options: SourceOptions, recorder: Recorder
 ) -> tuple[ByteStream, int] | None:
-    """A part from its first record on, and that one's offset, if there is anything to read."""
-    if part.start == 0:  # others are of a file that was found to be plain text
+    """(stream, offset) from a part's first record on, or None when it has none."""
+    if part.start == 0:  # later parts are of a file known to be plain text
         text = open_text(part, options, recorder)
         if text is None or part.stop is None:
             return (text, 0) if text else None
@@ -236,26 +238,27 @@ def stream_pieces(path: str, ends: RecordEnds, options: SourceOptions) -> Iterat
     """A large file of records as plain files of about PIECE_BYTES, in UTF-8."""
     name = Path(path).name.removesuffix(compression_of(path) or "")
     stream = TextStream(path, options.encoding)
-    finding = stream.finding
-    decoded = finding.encoding if finding.encoding != UTF8 else ""
-    faults: list[Fault] = []  # since the last piece
+    detected = stream.detected
+    decoded = detected.encoding if detected.encoding != UTF8 else ""
+    dropped: list[DroppedRecord] = []  # since the last piece
 
     def too_long(place: int, detail: str) -> None:
-        faults.append(("line_too_long", path, place, detail))
+        dropped.append(DroppedRecord("line_too_long", path, place, detail))
 
     try:
-        if finding.reason:
-            yield Piece((), 0, ((finding.reason, path, 0, finding.detail),))
+        if detected.reason:
+            record = DroppedRecord(detected.reason, path, 0, detected.detail)
+            yield Piece((), 0, (record,))
             return
         for at, data in chunks(stream, 0, ends, PIECE_BYTES, too_long):
-            if data or faults:
+            if data or dropped:
                 first = decoded if at == 0 else ""
-                files = (Spooled(name, data, len(data), path, at, first),) if data else ()
-                yield Piece(files, at + len(data), tuple(faults))
-                faults.clear()
+                files = (SpooledFile(name, data, len(data), path, at, first),) if data else ()
+                yield Piece(files, at + len(data), tuple(dropped))
+                dropped.clear()
     except BrokenStreamError:
-        if faults:
-            yield Piece((), faults[-1][2], tuple(faults))
+        if dropped:
+            yield Piece((), dropped[-1].place, tuple(dropped))
         raise
     finally:
         stream.close()

@@ -38,16 +38,16 @@ def find_input(
 ) -> FileList:
     """The files of an ``--input`` for a source; sources that take names get them as they are.
 
-    output: a folder whose files are no input where it lies in one.
+    output: a folder whose files are excluded.
     """
     inputs, walk = list(inputs), Walk(output)
     if not getattr(source, "takes_names", False):
         return find_files(inputs, source.suffixes, walk)
-    found = []
+    folders = []
     for name in inputs:
-        there = files_below(name, (), walk) if os.path.exists(name) else ()
-        found.append(facts_of_all(name, there))
-    return FileList(found)
+        files = files_below(name, (), walk) if os.path.exists(name) else ()
+        folders.append(facts_of_all(name, files))
+    return FileList(folders)
 
 
 def find_files(
@@ -55,21 +55,21 @@ def find_files(
 ) -> FileList:
     """The files of paths, folders (searched to the bottom) and glob patterns, sorted by path.
 
-    Sorted, so that the result does not depend on the file system; once each. Raises UsageError when
-    something is not there, a folder or pattern holds no fitting file, or all files are empty.
+    Sorted, so that the result does not depend on the file system; each file once. Raises UsageError
+    when a path does not exist, a folder or pattern has no matching file, or all files are empty.
     """
     walk = walk or Walk()
     listings = []
-    for given in inputs:
-        matches = [given] if os.path.exists(given) else _matches(given, walk)
+    for path in inputs:
+        matches = [path] if os.path.exists(path) else _matches(path, walk)
         if not matches:
-            raise UsageError(f"input {given} does not exist")
+            raise UsageError(f"input {path} does not exist")
         folders = [files_below(match, suffixes, walk) for match in matches if os.path.isdir(match)]
         plain = (input_file(match) for match in matches if not os.path.isdir(match))
         files = heapq.merge(plain, *folders, key=_path)
         first = next(files, None)
         if first is None:
-            raise UsageError(f"input {given} holds no file that ends in {' '.join(suffixes)}")
+            raise UsageError(f"input {path} holds no file that ends in {' '.join(suffixes)}")
         listings.append(chain([first], files))
     merged = groupby(heapq.merge(*listings, key=_path), key=_path)
     listed = FileList((next(same) for _, same in merged), walk).once()
@@ -80,8 +80,8 @@ def find_files(
 
 
 def _matches(pattern: str, walk: Walk) -> list[str]:
-    found = glob.glob(pattern, recursive=True)
-    return sorted(match for match in found if not walk.is_in_output(match))
+    matches = glob.glob(pattern, recursive=True)
+    return sorted(match for match in matches if not walk.is_in_output(match))
 
 
 def _path(file: InputFile) -> str:

@@ -1,4 +1,4 @@
-"""Byte streams from plain, gzip, bzip2, xz and zstd files; truncation is always noticed."""
+"""Byte streams from plain, gzip, bzip2, xz and zstd files; truncation is always detected."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MAGIC = {
     **{b"BZh%d\x17rE8P\x90" % level: ".bz2" for level in range(1, 10)},  # of nothing
 }
 CHUNK = 1 << 20
-STEP = 1 << 16  # what is decompressed at a time: an error takes no more with it
-# Damaged data may unpack to text that is spliced together, and show at the checksum at the end
-# only: so much of what a damaged stream gave last is not used, which is all of most.
+STEP = 1 << 16  # bytes decompressed at a time; an error loses no more than these
+# Damaged data may decompress to spliced text, which only the checksum at the end detects. So the
+# last bytes before an error are not used: for most files that is everything.
 HELD_BACK = 16 << 20
 
 
@@ -93,9 +93,9 @@ class _GzipMember:
         self._output_waits = False
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        found = self._inner.decompress(self._inner.unconsumed_tail + data, size)
-        self._output_waits = len(found) == size
-        return found
+        output = self._inner.decompress(self._inner.unconsumed_tail + data, size)
+        self._output_waits = len(output) == size
+        return output
 
     @property
     def needs_input(self) -> bool:
@@ -150,8 +150,8 @@ _ERRORS = (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError)
 class _Frames:
     """Compressed streams one after another, to the last byte of the file.
 
-    The libraries' own readers pass over a short end, or what follows a stream and is none. The last
-    HELD_BACK bytes of a stream wait until more has followed, or its end and its checksum.
+    The libraries' own readers ignore a short end, or other bytes after a stream. The last HELD_BACK
+    bytes of a stream are returned only after more bytes, or its end with its checksum.
     """
 
     def __init__(self, file: BinaryIO, kind: str):
@@ -161,7 +161,7 @@ class _Frames:
         self._pending = b""
         self._taken = 0  # bytes of the file that were read
         self._held: deque[bytes] = deque()
-        self._num_held = self._num_given = 0  # bytes of the stream in hand
+        self._num_held = self._num_returned = 0  # bytes of the stream in hand
         self._error: BrokenStreamError | None = None
 
     def read(self, size: int, /) -> bytes:
@@ -171,23 +171,23 @@ class _Frames:
             try:
                 if self._stream is None and not self._begin():
                     return b""
-                found = self._decompress(min(size, STEP))
+                output = self._decompress(min(size, STEP))
             except BrokenStreamError as error:
                 self._error = error
             else:
-                self._held += [found] if found else []
-                self._num_held += len(found)
+                self._held += [output] if output else []
+                self._num_held += len(output)
         if not self._held and self._error:
             raise self._error
         if not self._held:
             return b""
-        found = self._held.popleft()
-        if len(found) > size:
-            self._held.appendleft(found[size:])
-            found = found[:size]
-        self._num_held -= len(found)
-        self._num_given += len(found)
-        return found
+        output = self._held.popleft()
+        if len(output) > size:
+            self._held.appendleft(output[size:])
+            output = output[:size]
+        self._num_held -= len(output)
+        self._num_returned += len(output)
+        return output
 
     def _take(self) -> bytes:
         data, self._pending = self._pending or self._file.read(self._step), b""
@@ -211,7 +211,7 @@ class _Frames:
             detail = f"{zeros} zero bytes before byte {self._taken}, after an {self._kind} stream"
             raise BrokenStreamError("damaged_archive", detail)
         if self._pending:
-            self._stream, self._num_given = self._new(), 0
+            self._stream, self._num_returned = self._new(), 0
         return bool(self._pending)
 
     def _decompress(self, size: int) -> bytes:
@@ -220,20 +220,20 @@ class _Frames:
         if stream.needs_input and not data:
             raise BrokenStreamError("truncated_archive", f"the {self._kind} stream ends early")
         try:
-            found = stream.decompress(data, size)
+            output = stream.decompress(data, size)
         except _ERRORS as error:
             detail = f"{self._kind}, from byte {start}: {error}"
             if self._num_held:
                 detail += f"; of its text {self._num_held} bytes before are not used"
-            if self._num_given:
-                detail += f", the first {self._num_given} were and may be wrong"
+            if self._num_returned:
+                detail += f", the first {self._num_returned} were and may be wrong"
             self._held.clear()
             self._num_held = 0
             raise BrokenStreamError("damaged_archive", detail) from None
         if stream.eof:
             self._put_back(stream.unused_data)
             self._stream = None
-        return found
+        return output
 
     def close(self) -> None:
         self._file.close()

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.base import InputFile, Part, Piece
 from data_prep.sources.blank_lines import BLANK_LINE_ENDS, find_blocks
 from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.opening import open_text
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import (
     range_parts,
     read_records,
@@ -40,7 +41,7 @@ class TextSource:
     )
     suffixes = tuple(s + c for s in (".txt", ".text") for c in ("", *COMPRESSED))
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a file; with blank-line blocks, a plain file is cut into byte ranges."""
         for file in files:
             if options.split_blank_lines:
@@ -110,7 +111,7 @@ def _whole_lines(stream: ByteStream, damage: list[BrokenStreamError]) -> Iterato
 def _blocks(data: bytes, offset: int, path: str) -> Iterator[RawBatch]:
     array = np.frombuffer(data, np.uint8)
     bounds = np.empty((len(array) // 2 + 1, 2), np.int64)
-    found = bounds[: find_blocks(array, bounds)]
-    if len(found):
-        starts, ends = found[:, 0].copy(), found[:, 1].copy()
+    blocks = bounds[: find_blocks(array, bounds)]
+    if len(blocks):
+        starts, ends = blocks[:, 0].copy(), blocks[:, 1].copy()
         yield RawBatch(array, starts, ends, path, starts + offset)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.base import InputFile, Part
 from data_prep.sources.opening import TextStream, open_text
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import in_batches
 from data_prep.sources.streams import CHUNK, COMPRESSED, BrokenStreamError, text_weight
 from data_prep.text.batch import RawBatch, Recorder
@@ -31,7 +32,7 @@ class TreebankSource:
     suffixes = tuple(s + c for s in (".mrg", ".ptb", ".trees", ".txt") for c in ("", *COMPRESSED))
     segmenter = "none"  # a tree is one sentence
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a file."""
         for file in files:
             yield Part(file.path, text_weight(file.path, file.num_bytes))
@@ -46,15 +47,15 @@ class TreebankSource:
 def _sentences(part: Part, stream: TextStream, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
     """(place, words) of each tree."""
     for place, tree in _trees(part, stream, recorder):
-        found = words_of(tree)
-        if found is None:
+        words = words_of(tree)
+        if words is None:
             recorder.drop("bad_tree", part.path, place, tree[:60].decode(errors="replace"))
         else:
-            yield place, b" ".join(found)
+            yield place, b" ".join(words)
 
 
 def _trees(part: Part, stream: TextStream, recorder: Recorder) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of each balanced bracketing; what is none is recorded."""
+    """(offset, bytes) of each balanced bracketing; other text is recorded."""
     cutter = _Cutter(part.path, recorder)
     try:
         while data := stream.read(CHUNK):
@@ -76,27 +77,27 @@ class _Cutter:
 
     def __init__(self, path: str, recorder: Recorder):
         self._path, self._recorder = path, recorder
-        self._held, self._depth, self._looked = b"", 0, 0
+        self._buffer, self._depth, self._looked = b"", 0, 0
         self._lines_begin_trees = False
         self.offset = 0
-        """Of what is held, in the file."""
+        """Of the buffer, in the file."""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The trees that end in more of the stream."""
-        self._held += data
+        """The trees that end in the next bytes of the stream."""
+        self._buffer += data
         yield from self._scan()
-        while len(self._held) > _LONGEST_TREE:
+        while len(self._buffer) > _LONGEST_TREE:
             yield from self._start_again("a bracket that is never closed")
 
     def end(self) -> Iterator[tuple[int, bytes]]:
-        """The trees that are found when there is no more."""
+        """The trees at the end of the stream."""
         while self._depth:
             yield from self._start_again("the file ends inside a tree")
-        self._between(0, len(self._held))
+        self._between(0, len(self._buffer))
 
     def _scan(self) -> Iterator[tuple[int, bytes]]:
-        held, start = self._held, 0
-        for match in _BRACKET.finditer(held, self._looked):
+        buffer, start = self._buffer, 0
+        for match in _BRACKET.finditer(buffer, self._looked):
             place = match.start()
             if match.group() == b")":
                 if self._depth == 0:
@@ -106,32 +107,32 @@ class _Cutter:
                     continue
                 self._depth -= 1
                 if self._depth == 0:
-                    yield self.offset + start, held[start : place + 1]
+                    yield self.offset + start, buffer[start : place + 1]
                     start = place + 1
                 continue
-            if self._depth and self._lines_begin_trees and held[place - 1 : place] == b"\n":
+            if self._depth and self._lines_begin_trees and buffer[place - 1 : place] == b"\n":
                 self._drop(start, "a bracket that is never closed")
                 self._depth = 0
             elif self._depth == 0:
                 self._between(start, place)
             start = place if self._depth == 0 else start
             self._depth += 1
-        self._forget(start)
-        self._looked = len(self._held)
+        self._drop_before(start)
+        self._looked = len(self._buffer)
 
     def _start_again(self, detail: str) -> Iterator[tuple[int, bytes]]:
-        """Give up the tree that is held, or what stands in place of one."""
+        """Drop the open tree, or the text without a bracket, and continue at the next line."""
         self._drop(0, detail if self._depth else "no bracket in it")
-        line = self._held.find(b"\n(", 1)
-        self._forget(line + 1 if line >= 0 else len(self._held))
+        line = self._buffer.find(b"\n(", 1)
+        self._drop_before(line + 1 if line >= 0 else len(self._buffer))
         self._depth, self._looked, self._lines_begin_trees = 0, 0, True
         yield from self._scan()
 
-    def _forget(self, size: int) -> None:
-        self._held, self.offset = self._held[size:], self.offset + size
+    def _drop_before(self, size: int) -> None:
+        self._buffer, self.offset = self._buffer[size:], self.offset + size
 
     def _between(self, start: int, stop: int) -> None:
-        text = self._held[start:stop]
+        text = self._buffer[start:stop]
         if text.strip():
             shown = text.strip()[:60].decode(errors="replace")
             self._recorder.drop("text_outside_trees", self._path, self.offset + start, shown)

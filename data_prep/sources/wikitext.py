@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from data_prep.sources.base import InputFile, Part, Piece, SourceOptions
+from data_prep.sources.base import InputFile, Part, Piece
 from data_prep.sources.blank_lines import LOOK_BACK, WINDOW
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.ranges import (
     RecordEnds,
     in_batches,
@@ -36,9 +37,9 @@ _HEADING = re.compile(rb"^ ?((?:= )+)(.*?) (?:= ?)+$", re.MULTILINE)
 def _titles(data: bytes, start: int = 0) -> list[int]:
     """Where articles begin; a first line that looks like a title is taken for one."""
     first = None if start else _FIRST_TITLE.match(data)
-    found = [first.start("title")] if first else []
+    titles = [first.start("title")] if first else []
     places = (match.start("title") for match in _TITLE.finditer(data, start))
-    return found + [place for place in places if _is_after_blank_line(data, place)]
+    return titles + [place for place in places if _is_after_blank_line(data, place)]
 
 
 def _is_after_blank_line(data: bytes, place: int) -> bool:
@@ -60,18 +61,18 @@ def last_title(data: bytes) -> int:
 
 
 def first_title(file: BinaryIO, at: int) -> int | None:
-    """The first place >= ``at`` at which an article begins; None: there is none."""
+    """The first place >= ``at`` at which an article begins, or None."""
     start = max(at - LOOK_BACK, 0)
     file.seek(start)
-    held = b"" if start == 0 else b"."  # the start of a file is a blank line, no other place is
-    start -= len(held)
+    carried = b"" if start == 0 else b"."  # the start of a file is a blank line, no other place is
+    start -= len(carried)
     while chunk := file.read(CHUNK):
-        data = held + chunk
+        data = carried + chunk
         for place in _titles(data):
             if start + place >= at:
                 return start + place
-        held = _open_lines(data)
-        start += len(data) - len(held)
+        carried = _open_lines(data)
+        start += len(data) - len(carried)
     return None
 
 
@@ -94,7 +95,7 @@ class WikiTextSource:
     summary = "WikiText .tokens or .raw; a document is an article (--detokenize undoes ' @-@ ')"
     suffixes = tuple(s + c for s in (".tokens", ".raw", ".txt") for c in ("", *COMPRESSED))
 
-    def plan(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
+    def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is a byte range; articles belong to the range that they begin in."""
         for file in files:
             yield from range_parts(file, options)

@@ -1,4 +1,4 @@
-"""What flows from a source to the shards: raw documents, counters, quarantined records."""
+"""Batches of raw documents, and the recorder of counters and dropped records."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ZERO = np.zeros(1, np.int64)
 
 @dataclass(frozen=True)
 class RawBatch:
-    """Documents as they stand in the input, bytes that may not be valid UTF-8.
+    """Documents as bytes of the input, which may not be valid UTF-8.
 
     data: (n,) uint8. starts, ends: (D,) int64, the documents' ranges in ``data``, which may have
-    gaps and share bytes. file: where they come from. places: (D,) int64, the byte offset (or the
-    row) of each document in that file, for messages. files: of documents of several files, that of
-    each. whole_files: each document is a whole file, whose encoding was not looked at.
+    gaps and overlap. file: where they come from. places: (D,) int64, the byte offset (or row) of
+    each document in its file, for messages. files: the file of each document when they come from
+    several. whole_files: each document is a whole file of a still unknown encoding.
     """
 
     data: np.ndarray
@@ -35,7 +35,7 @@ class RawBatch:
 
     @classmethod
     def of_file(cls, data: bytes, file: str) -> RawBatch:
-        """A file as a document. A corpus may be millions of small ones."""
+        """One file as one document; made fast, since a corpus may be millions of small files."""
         end = np.array([len(data)], np.int64)
         return cls(np.frombuffer(data, np.uint8), _ZERO, end, file, _ZERO, whole_files=True)
 
@@ -49,32 +49,32 @@ class RawBatch:
         return cls(data, starts, ends, file, np.fromiter(places, np.int64))
 
 
-SMALL_BYTES = 1 << 16  # batches of less are put together
-TOGETHER_BYTES = 1 << 20
+SMALL_BYTES = 1 << 16  # smaller batches are merged
+MERGED_BYTES = 1 << 20
 
 
-def put_together(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
-    """The same documents in the same order; small neighbours, as of small files, as one batch."""
-    held: list[RawBatch] = []
+def merge_small(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
+    """The same documents in the same order, with small neighbouring batches merged."""
+    small_batches: list[RawBatch] = []
     size = 0
     for batch in batches:
         small = len(batch.data) < SMALL_BYTES
-        if held and (not small or batch.whole_files != held[0].whole_files):
-            yield _joined(held)
-            held, size = [], 0
+        if small_batches and (not small or batch.whole_files != small_batches[0].whole_files):
+            yield _merged(small_batches)
+            small_batches, size = [], 0
         if not small:
             yield batch
             continue
-        held.append(batch)
+        small_batches.append(batch)
         size += len(batch.data)
-        if size > TOGETHER_BYTES:
-            yield _joined(held)
-            held, size = [], 0
-    if held:
-        yield _joined(held)
+        if size > MERGED_BYTES:
+            yield _merged(small_batches)
+            small_batches, size = [], 0
+    if small_batches:
+        yield _merged(small_batches)
 
 
-def _joined(batches: list[RawBatch]) -> RawBatch:
+def _merged(batches: list[RawBatch]) -> RawBatch:
     if len(batches) == 1:
         return batches[0]
     counts = [len(batch.starts) for batch in batches]
@@ -93,7 +93,7 @@ def _joined(batches: list[RawBatch]) -> RawBatch:
 
 @dataclass
 class Recorder:
-    """Counters by reason, and the records that were dropped, of one unit."""
+    """Counters by reason, and the dropped records, of one unit."""
 
     counters: Counter[str] = field(default_factory=Counter)
     quarantine: list[dict[str, str | int]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Recorder:
             self.counters[reason] += int(amount)
 
     def drop(self, reason: str, file: str, place: int, detail: str = "") -> None:
-        """Count a record that is left out, and keep where it stands."""
+        """Count a dropped record, and store where it is."""
         self.counters[f"dropped/{reason}"] += 1
         entry: dict[str, str | int] = {"reason": reason, "file": file, "offset": int(place)}
         if detail:
@@ -112,13 +112,13 @@ class Recorder:
         self.quarantine.append(entry)
 
     def renamed(self, file: str, origin: str, base: int) -> _Renamed:
-        """A recorder beside this one that names ``origin`` in place of ``file``."""
+        """A recorder into the same lists that writes ``origin`` in place of ``file``."""
         return _Renamed(self.counters, self.quarantine, file, origin, base)
 
 
 @dataclass
 class _Renamed(Recorder):
-    """Shares the lists of another recorder; places in ``file`` are ``base`` further on."""
+    """Shares the lists of another recorder; adds ``base`` to places in ``file``."""
 
     file: str = ""
     origin: str = ""

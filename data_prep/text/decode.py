@@ -1,11 +1,11 @@
-"""Documents that are whole files: what is not UTF-8 text is decoded, or left out by name."""
+"""Documents that are whole files: other encodings are decoded, what is no text is dropped."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from data_prep.text.batch import RawBatch, Recorder
-from data_prep.text.encodings import AUTO, SAMPLE_BYTES, UTF8, decoded, look
+from data_prep.text.encodings import AUTO, SAMPLE_BYTES, UTF8, decoded, detect_encoding
 from data_prep.text.normalise import CleanBatch, normalise
 
 _IS_CONTROL = np.ones(256, np.bool_)
@@ -17,7 +17,7 @@ def clean_documents(
 ) -> tuple[RawBatch, CleanBatch]:
     """The documents and their clean text. encoding: a declared one, or ``auto``.
 
-    Nothing is looked at twice where all is good UTF-8.
+    Valid UTF-8 is scanned only once.
     """
     clean = normalise(raw)
     if not raw.whole_files:
@@ -42,26 +42,26 @@ def _has_controls(raw: RawBatch) -> np.ndarray:
 def _decode_files(
     raw: RawBatch, doubtful: np.ndarray, declared: str, recorder: Recorder
 ) -> RawBatch | None:
-    """The documents with those that are not UTF-8 decoded; None when all are."""
+    """The documents with other encodings decoded to UTF-8; None when all are UTF-8."""
     new: dict[int, bytes | None] = {}
     for number in doubtful.tolist():
         data = raw.data[raw.starts[number] : raw.ends[number]].tobytes()
-        finding = look(data[:SAMPLE_BYTES], declared, len(data) <= SAMPLE_BYTES)
-        if finding.reason:
-            recorder.drop(finding.reason, *raw.where(number), finding.detail)
+        detected = detect_encoding(data[:SAMPLE_BYTES], declared, len(data) <= SAMPLE_BYTES)
+        if detected.reason:
+            recorder.drop(detected.reason, *raw.where(number), detected.detail)
             new[number] = None
-        elif finding.encoding != UTF8:
-            recorder.count(f"files_decoded/{finding.encoding}")
-            new[number] = decoded(data, finding.encoding)
+        elif detected.encoding != UTF8:
+            recorder.count(f"files_decoded/{detected.encoding}")
+            new[number] = decoded(data, detected.encoding)
     if not new:
         return None
-    kept = [number for number in range(len(raw.starts)) if new.get(number, b"") is not None]
+    remaining = [number for number in range(len(raw.starts)) if new.get(number, b"") is not None]
     documents = []
-    for number in kept:
+    for number in remaining:
         data = new.get(number)
         if data is None:
             data = raw.data[raw.starts[number] : raw.ends[number]].tobytes()
         documents.append(data)
-    joined = RawBatch.join(documents, raw.file, raw.places[kept].tolist())
-    files = tuple(raw.files[number] for number in kept) if raw.files else ()
+    joined = RawBatch.join(documents, raw.file, raw.places[remaining].tolist())
+    files = tuple(raw.files[number] for number in remaining) if raw.files else ()
     return RawBatch(joined.data, joined.starts, joined.ends, raw.file, joined.places, files)

@@ -1,6 +1,6 @@
-"""What bytes are: text in some encoding, or no text.
+"""Whether bytes are text, and in which encoding.
 
-UTF-8 is taken as it is. Others are recognised by a byte order mark, by their zeros (UTF-16 and
+UTF-8 is used as it is. Others are recognised by a byte order mark, by their zeros (UTF-16 and
 UTF-32), or by the package charset-normalizer; ``--encoding`` declares one.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 UTF8, AUTO = "utf-8", "auto"
-SAMPLE_BYTES = 1 << 20  # of a file, that are looked at
-_DETECTED_BYTES = 1 << 16  # of lines that are not ASCII, for the detector
+SAMPLE_BYTES = 1 << 20  # read from a file to detect its encoding
+_DETECTOR_BYTES = 1 << 16  # of lines that are not ASCII, passed to the detector
 _MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -22,7 +22,7 @@ _MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
     (codecs.BOM_UTF8, UTF8),
 )
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
-# Not those of compressed text that is opened, nor any that text may begin with.
+# Without compressed formats that are opened, and without bytes that text may begin with.
 _MAGIC = {
     b"%PDF-": "a PDF",
     b"\x89PNG": "a PNG",
@@ -42,12 +42,12 @@ _MAGIC = {
 BINARY_HEADS = tuple(_MAGIC)
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 MOST_CONTROLS = 0.02
-"""Of text's bytes, that may be control characters, when there are more than a few."""
+"""The largest fraction of control characters in text with more than a few of them."""
 MOST_BAD = 0.01
-"""Of a document's bytes, that may begin what does not fit the encoding, when there are more than
-FEW_BAD: else the document is left out, not replaced by U+FFFD."""
+"""The largest fraction of a document's bytes that begin an invalid sequence, when there are more
+than FEW_BAD of these. Beyond it the document is dropped; below, they become U+FFFD."""
 FEW_BAD = 2
-_COMMON = (  # what the detector chooses among
+_CANDIDATES = (  # of the detector
     *(f"cp125{n}" for n in range(9)), "cp437", "cp850", "cp852", "cp866", "cp874", "koi8_r",
     "koi8_u", *(f"iso8859_{n}" for n in (1, 2, 5, 6, 7, 8, 9, 15)), "mac_roman", "mac_cyrillic",
     "cp932", "euc_jp", "iso2022_jp", "iso2022_kr", "hz", "gb18030", "big5", "cp949", "johab",
@@ -57,8 +57,8 @@ _WIDE_SIGNS = frozenset(" \n\u3000\u3001\u3002\uff0c")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """``encoding`` of text; or the ``reason`` why bytes are none that can be read, and a detail."""
+class Detected:
+    """The ``encoding`` of text; or the ``reason`` why bytes are not readable text, and a detail."""
 
     encoding: str = ""
     reason: str = ""
@@ -70,44 +70,44 @@ def known_encoding(name: str) -> str | None:
     if name == AUTO:
         return name
     try:
-        found = codecs.lookup(name)
-        "".encode(found.name)
-    except LookupError:  # not there, or none of text
+        codec = codecs.lookup(name).name
+        "".encode(codec)
+    except LookupError:  # unknown, or not of text
         return None
-    return UTF8 if found.name == "utf-8-sig" else found.name
+    return UTF8 if codec == "utf-8-sig" else codec
 
 
-def look(sample: bytes, declared: str = AUTO, whole: bool = True) -> Finding:
-    """What bytes are. sample: a file's start; whole: it is the whole file."""
+def detect_encoding(sample: bytes, declared: str = AUTO, whole: bool = True) -> Detected:
+    """Detect what bytes are. sample: a file's start; whole: it is the whole file."""
     kind = next((kind for magic, kind in _MAGIC.items() if sample.startswith(magic)), None)
     if sample[257:262] == b"ustar":
         kind = "a tar archive; unpack it"
     if kind:
-        return Finding(reason="binary_file", detail=kind)
+        return Detected(reason="binary_file", detail=kind)
     if declared != AUTO:
-        return Finding(declared)
+        return Detected(declared)
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
-            return Finding(encoding)
-    return _look_without_mark(sample, whole)
+            return Detected(encoding)
+    return _detect_without_mark(sample, whole)
 
 
-def _look_without_mark(sample: bytes, whole: bool) -> Finding:
+def _detect_without_mark(sample: bytes, whole: bool) -> Detected:
     is_utf8 = _fits(sample, UTF8, whole)
     if not is_utf8 or b"\0" in sample:
         for encoding in _WIDE:
             if _is_wide_text(sample, encoding):
-                return Finding(encoding)
+                return Detected(encoding)
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
     if controls > max(4, MOST_CONTROLS * len(sample)):
         detail = f"{controls} control characters in the first {len(sample)} bytes"
-        return Finding(reason="binary_file", detail=detail)
+        return Detected(reason="binary_file", detail=detail)
     escaped = b"\x1b$" in sample and sample.isascii()  # ISO 2022: all in ASCII
     if is_utf8 and not escaped:
-        return Finding(UTF8)
+        return Detected(UTF8)
     text = sample.decode(errors="replace")
     if not escaped and 10 * text.count("\ufffd") <= sum(map(len, _not_ascii(text))):
-        return Finding(UTF8)  # with a few damaged places
+        return Detected(UTF8)  # with a few damaged places
     return _detect(sample)
 
 
@@ -127,7 +127,7 @@ def _fits(sample: bytes, encoding: str, whole: bool) -> bool:
 def _is_wide_text(sample: bytes, encoding: str) -> bool:
     """Whether bytes are UTF-16 or UTF-32 without a mark: characters that are, among them spaces."""
     width = 4 if "32" in encoding else 2
-    sample = sample[: min(len(sample), _DETECTED_BYTES)]
+    sample = sample[: min(len(sample), _DETECTOR_BYTES)]
     if len(sample) < 4 * width:
         return False
     try:
@@ -140,29 +140,29 @@ def _is_wide_text(sample: bytes, encoding: str) -> bool:
     return 100 * signs >= len(text) and 100 * odd <= len(text)
 
 
-def _detect(sample: bytes) -> Finding:
+def _detect(sample: bytes) -> Detected:
     """An older encoding, by the lines that are not ASCII."""
     import charset_normalizer
 
     lines = (line for line in sample.splitlines(keepends=True) if not line.isascii())
-    told = b"".join(islice(lines, 2000))[:_DETECTED_BYTES] or sample[:_DETECTED_BYTES]
-    matches = charset_normalizer.from_bytes(told, cp_isolation=list(_COMMON))
+    sampled = b"".join(islice(lines, 2000))[:_DETECTOR_BYTES] or sample[:_DETECTOR_BYTES]
+    matches = charset_normalizer.from_bytes(sampled, cp_isolation=list(_CANDIDATES))
     best = matches.best()
     detail = "neither UTF-8 nor another encoding that is recognised; name it: --encoding NAME"
     if best is None:
-        return Finding(reason="unknown_encoding", detail=detail)
+        return Detected(reason="unknown_encoding", detail=detail)
     encoding = best.encoding
-    for other in matches:  # of what is as likely, the most common one
+    for other in matches:  # prefer the most common one among equally likely ones
         as_likely = other.chaos <= best.chaos and other.coherence > best.coherence - 0.1
         if as_likely and "cp1252" in (other.encoding, *other.could_be_from_charset):
             encoding = "cp1252"
     bad = decoded(sample, encoding).count(BAD_BYTE)
     if bad > max(FEW_BAD, MOST_BAD * len(sample)):
-        return Finding(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
-    return Finding(encoding)
+        return Detected(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
+    return Detected(encoding)
 
 
-BAD_BYTE = b"\xff"  # in UTF-8, what stands for bytes that do not fit their encoding: it is counted
+BAD_BYTE = b"\xff"  # never in UTF-8: stands for bytes that are invalid in their encoding
 
 
 def _mark_bad(error: UnicodeError) -> tuple[str, int]:
@@ -174,15 +174,15 @@ codecs.register_error("data_prep.bad_byte", _mark_bad)
 
 
 def decoder(encoding: str) -> codecs.IncrementalDecoder:
-    """Of an encoding's bytes; what does not fit becomes a lone surrogate (see ``as_utf8``)."""
+    """A decoder that turns invalid bytes into a lone surrogate (see ``as_utf8``)."""
     return codecs.getincrementaldecoder(encoding)("data_prep.bad_byte")
 
 
 def as_utf8(text: str) -> bytes:
-    """UTF-8 of decoded text, with BAD_BYTE for what did not fit."""
+    """Decoded text as UTF-8, with BAD_BYTE for invalid bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def decoded(data: bytes, encoding: str) -> bytes:
-    """Bytes of an encoding as UTF-8."""
+    """Bytes in some encoding converted to UTF-8."""
     return as_utf8(decoder(encoding).decode(data, final=True))

@@ -16,7 +16,7 @@ import numpy as np
 from data_prep.compiled import compiled
 from data_prep.text.batch import RawBatch
 
-BLOCK = 64  # bytes looked at at a time
+BLOCK = 64  # bytes scanned at a time
 
 
 @dataclass(frozen=True)

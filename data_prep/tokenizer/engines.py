@@ -87,8 +87,8 @@ def agrees(engine: Engine, reference: Engine) -> bool:
     pieces += [(unit * (longest // len(unit) + 1))[:longest] for unit in LONG_UNITS]
     data = np.frombuffer(b"".join(pieces), np.uint8)
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-    found, expected = engine.encode(data, ends), reference.encode(data, ends)
-    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    results = zip(engine.encode(data, ends), reference.encode(data, ends), strict=True)
+    return all(np.array_equal(result, expected) for result, expected in results)
 
 
 class ReferenceEngine:
@@ -109,21 +109,21 @@ class ReferenceEngine:
         raw = data.tobytes()
         ids: list[np.ndarray] = []
         counts: list[int] = []
-        held: list[str] = []
+        group: list[str] = []
         size = start = 0
         for end in ends.tolist():
-            held.append(raw[start:end].decode())
+            group.append(raw[start:end].decode())
             size += end - start
             start = end
             if size > self.GROUP_BYTES:
-                self._encode_group(held, ids, counts)
-                held, size = [], 0
-        self._encode_group(held, ids, counts)
+                self._encode_group(group, ids, counts)
+                group, size = [], 0
+        self._encode_group(group, ids, counts)
         return np.concatenate(ids), np.cumsum(counts, dtype=np.int64)
 
     def _encode_group(self, pieces: list[str], ids: list[np.ndarray], counts: list[int]) -> None:
-        found = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        flat, ends = _flatten([encoding.ids for encoding in found])
+        encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        flat, ends = _flatten([encoding.ids for encoding in encodings])
         ids.append(flat)
         counts.extend(np.diff(ends, prepend=0).tolist())
 
@@ -188,8 +188,8 @@ _KNOWN_PLANES = 0x40000  # beyond are tags, private use and nothing
 @lru_cache(maxsize=1)
 def _unknown_characters() -> np.ndarray:
     """(_KNOWN_PLANES,) bool: characters that Python's Unicode tables do not have."""
-    found = (unicodedata.category(chr(place)) == "Cn" for place in range(_KNOWN_PLANES))
-    return np.fromiter(found, np.bool_, _KNOWN_PLANES)
+    unknown = (unicodedata.category(chr(place)) == "Cn" for place in range(_KNOWN_PLANES))
+    return np.fromiter(unknown, np.bool_, _KNOWN_PLANES)
 
 
 @compiled

@@ -153,9 +153,11 @@ def _tokenizer_json(path: Path) -> Tokenizer:
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"{path} is not a tokenizer.json ({error})") from None
     listed = parsed["model"].get("vocab", ())
-    found = tokenizer.get_vocab_size(with_added_tokens=False)
-    if found < len(listed):
-        raise TokenizerError(f"{path} lists {len(listed)} tokens, but only {found} were loaded")
+    loaded = tokenizer.get_vocab_size(with_added_tokens=False)
+    if loaded < len(listed):
+        raise TokenizerError(
+            f"{path} lists {len(listed)} tokens, but only {loaded} were loaded"
+        )
     return tokenizer
 
 
@@ -232,18 +234,18 @@ def byte_bpe_tokenizer(
 
 
 def _check_whole(path: Path, tokenizer: Tokenizer, expected: int) -> None:
-    found = tokenizer.get_vocab_size(with_added_tokens=True)
-    if found != expected:
-        raise TokenizerError(f"{path} lists {expected} tokens, but {found} were loaded")
+    loaded = tokenizer.get_vocab_size(with_added_tokens=True)
+    if loaded != expected:
+        raise TokenizerError(f"{path} lists {expected} tokens, but {loaded} were loaded")
 
 
 def _special(
-    tokenizer: Tokenizer, path: Path, what: str, given: str | None, candidates: tuple[str, ...]
+    tokenizer: Tokenizer, path: Path, what: str, named: str | None, candidates: tuple[str, ...]
 ) -> str:
-    if given is not None:
-        if tokenizer.token_to_id(given) is None:
-            raise TokenizerError(f"tokenizer {path}: {what} {given!r} is not in its vocabulary")
-        return given
+    if named is not None:
+        if tokenizer.token_to_id(named) is None:
+            raise TokenizerError(f"tokenizer {path}: {what} {named!r} is not in its vocabulary")
+        return named
     for token in candidates:
         if tokenizer.token_to_id(token) is not None:
             return token
@@ -272,7 +274,7 @@ def _kind(parsed: dict[str, Any]) -> str:
     return OTHER
 
 
-def _config(given: dict[str, Any], kind: str, bos: str, end: str) -> dict[str, Any]:
+def _config(original: dict[str, Any], kind: str, bos: str, end: str) -> dict[str, Any]:
     """A tokenizer_config.json for transformers' PreTrainedTokenizerFast."""
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -284,6 +286,6 @@ def _config(given: dict[str, Any], kind: str, bos: str, end: str) -> dict[str, A
         names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
         config.update(zip(names, BERT_SPECIALS, strict=True))
     for name in ("pad_token", "unk_token", "model_max_length"):
-        if given.get(name) is not None:
-            config[name] = given[name]
+        if original.get(name) is not None:
+            config[name] = original[name]
     return config

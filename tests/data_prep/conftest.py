@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.sources.base import SourceOptions
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import find_input, get_source
 from data_prep.text.batch import Recorder
 from data_prep.text.decode import clean_documents
@@ -157,7 +157,7 @@ def read() -> Callable[..., tuple[list[str], Recorder]]:
         values = SourceOptions(**options)
         files = find_input(source, [str(path) for path in inputs])
         documents = []
-        for part in source.plan(files, values):
+        for part in source.parts(files, values):
             for raw in source.read(part, values, recorder):
                 batch, _ = clean_documents(raw, values.encoding, recorder)
                 assert len(batch.places) == len(batch.starts) == len(batch.ends)

@@ -21,7 +21,7 @@ from data_prep.dataset.inspect import document_texts
 from data_prep.dataset.verify import verify
 from data_prep.errors import DataPrepError
 from data_prep.format.shard import open_dataset
-from data_prep.sources.base import SourceOptions
+from data_prep.sources.options import SourceOptions
 
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.3, unit_bytes=700)
 

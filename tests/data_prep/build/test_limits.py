@@ -27,7 +27,7 @@ from data_prep.format.manifest import (
 )
 from data_prep.format.shard import open_dataset
 from data_prep.segment.segmenters import get_segmenter
-from data_prep.sources.base import SourceOptions
+from data_prep.sources.options import SourceOptions
 from data_prep.tokenizer.engines import ReferenceEngine
 from data_prep.tokenizer.load import load_tokenizer
 
@@ -210,7 +210,7 @@ import sys
 from data_prep.build.build import build
 from data_prep.build.encode import Encoder
 from data_prep.build.job import BuildArguments
-from data_prep.sources.base import SourceOptions
+from data_prep.sources.options import SourceOptions
 source, path, tokenizer, output, split = sys.argv[1:]
 options = SourceOptions(split_blank_lines=split == "1")
 build([path], tokenizer, output, BuildArguments(source, options))

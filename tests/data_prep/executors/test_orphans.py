@@ -21,7 +21,7 @@ from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
 from data_prep.errors import UsageError
 from data_prep.executors.processes import ProcessesRunner
-from data_prep.executors.window import Waiting, run_window
+from data_prep.executors.window import PendingTasks, run_window
 from data_prep.format import lock
 
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.0, unit_bytes=700)
@@ -147,7 +147,7 @@ class _BreaksAtSecond(Executor):
 
 
 def test_no_task_is_lost_when_it_cannot_be_handed_over():
-    waiting, running, executor = Waiting([(n,) for n in range(4)]), {}, _BreaksAtSecond()
+    waiting, running, executor = PendingTasks([(n,) for n in range(4)]), {}, _BreaksAtSecond()
     found = []
     with pytest.raises(BrokenProcessPool):
         found.extend(run_window(executor, 2, str, waiting, running))

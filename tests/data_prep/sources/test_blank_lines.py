@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.sources import blank_lines, ranges
-from data_prep.sources.base import InputFile, Part, SourceOptions
+from data_prep.sources.base import InputFile, Part
 from data_prep.sources.blank_lines import first_blank_line_end, last_blank_line_end
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.text import TextSource
 from data_prep.text.batch import Recorder
 
@@ -73,7 +74,7 @@ def test_each_range_reads_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(ranges, "RANGE_BYTES", 500)
     source, options = TextSource(), SourceOptions(split_blank_lines=True)
     counts = []
-    for part in source.plan([InputFile(str(path), path.stat().st_size)], options):
+    for part in source.parts([InputFile(str(path), path.stat().st_size)], options):
         batches = source.read(part, options, Recorder())
         counts.append(sum(len(batch.starts) for batch in batches))
     assert sum(counts) == len(TEXTS)

@@ -15,7 +15,8 @@ import zstandard
 
 from data_prep.errors import UsageError
 from data_prep.sources import ranges
-from data_prep.sources.base import InputFile, SourceOptions, group_into_units
+from data_prep.sources.base import InputFile, group_into_units
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import NAMES, get_source
 from data_prep.sources.wikitext import detokenize
 from data_prep.text.batch import Recorder
@@ -76,7 +77,7 @@ def test_wikitext_cut_short_while_it_is_read(tmp_path):
     file.write_text(article * (2 * ranges.RANGE_BYTES // len(article)))
     source, options, recorder = get_source("wikitext"), SourceOptions(), Recorder()
     size = file.stat().st_size
-    first, _ = source.plan([InputFile(str(file), size)], options)
+    first, _ = source.parts([InputFile(str(file), size)], options)
     batches = source.read(first, options, recorder)
     next(batches)
     os.truncate(file, size // 4)
@@ -177,7 +178,7 @@ def test_parquet_of_repeats_comes_in_small_batches(tmp_path):
     pq.write_table(pa.table({"text": texts}), path)
     assert path.stat().st_size < 2_000_000
     source, options, recorder = get_source("parquet"), SourceOptions(), Recorder()
-    [part] = source.plan([InputFile(str(path), path.stat().st_size)], options)
+    [part] = source.parts([InputFile(str(path), path.stat().st_size)], options)
     documents = {text.encode(): text for text in (long, short)}  # they are compared, not kept
     found = {}
     for batch in source.read(part, options, recorder):

@@ -75,7 +75,7 @@ def test_plain_and_compressed_give_the_same(tmp_path, bpe_path):
 
 
 def test_text_blocks(tmp_path, bpe_path):
-    from data_prep.sources.base import SourceOptions
+    from data_prep.sources.options import SourceOptions
 
     (tmp_path / "x.txt.xz").write_bytes(lzma.compress("\n\n".join(TEXTS).encode()))
     arguments = BuildArguments(

@@ -18,9 +18,9 @@ from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
 from data_prep.dataset.inspect import document_texts
 from data_prep.sources import ranges, text
-from data_prep.sources.base import SourceOptions
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import get_source
-from data_prep.text.encodings import decoded, known_encoding, look
+from data_prep.text.encodings import decoded, detect_encoding, known_encoding
 
 TEXTS = {
     "ru": "Это обычный русский текст о погоде. Завтра будет дождь, и мы останемся дома.\n",
@@ -44,7 +44,7 @@ WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", 
 def test_old_encodings_are_recognised(language, encoding):
     for times in (2, 30):
         data = (TEXTS[language] * times).encode(encoding)
-        found = look(data)
+        found = detect_encoding(data)
         assert decoded(data, found.encoding).decode() == TEXTS[language] * times, found
 
 
@@ -52,7 +52,7 @@ def test_old_encodings_are_recognised(language, encoding):
 @pytest.mark.parametrize("language", ["fr", "ru", "ja", "zh"])
 def test_wide_encodings_with_and_without_a_mark(language, encoding):
     data = TEXTS[language].encode(encoding)
-    found = look(data)
+    found = detect_encoding(data)
     assert decoded(data, found.encoding).decode().lstrip("\ufeff") == TEXTS[language], found
 
 
