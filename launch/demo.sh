@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The whole path on real text, from raw text to a model that parses and writes: `make demo`.
-# INPUT=path takes your own text (a file or a folder of .txt) in place of the State of the Union.
-# OUTPUT=folder: data/ and runs/ go there. SETTINGS="key=value ...": more settings of the trainings.
-# Safe to run again: it goes on where it stopped.
+# INPUT=path: your own text (a file or a folder of .txt) instead of the State of the Union.
+# OUTPUT=folder: data/ and runs/ go there. SETTINGS="key=value ...": more settings for training.
+# Run again, it resumes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-run() { # print the command as one would type it, then run it
+run() { # print the command as typed, then run it
   local typed="${*@Q}"
   typed=$(sed -E "s/'([A-Za-z0-9_.,:=/-]+)'/\1/g" <<< "$typed")
   if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then typed=$'\033[1m'"$ $typed"$'\033[0m'; else typed="$ $typed"; fi
@@ -48,7 +48,7 @@ run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${ARGS[@]}" "run_dir=$GP
 
 run bash launch/convert.sh to-hf "$GPST" "$GPST/exported"
 run bash launch/convert.sh to-hf "$GPT2" "$GPT2/exported"
-# Small operations gain nothing from more threads than one.
+# Small operations gain nothing from several threads.
 run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
   --beam 8 --context-tokens 256 --max-contexts 6
 

@@ -1,13 +1,13 @@
-# Sourced by the scripts that train, which are both bash and Python: bash starts deepspeed on the
-# script, and deepspeed starts it with Python.
+# Sourced by pretrain.sh and finetune.sh, which are both bash and Python: bash starts deepspeed on the
+# script, and deepspeed runs it with Python.
 SELF="$(cd "$(dirname "${BASH_SOURCE[-1]}")" && pwd -P)/$(basename "${BASH_SOURCE[-1]}")"
 VENV="$(dirname "$(dirname "$SELF")")/.venv/bin"
 if ! command -v deepspeed > /dev/null && [ -x "$VENV/deepspeed" ]; then PATH="$VENV:$PATH"; fi
 PYTHON="$(command -v python || command -v python3)"
 
-# A rank of torchrun, mpirun or srun, or a question that needs no ranks. A lone task of srun is none:
-# it may be a shell that somebody types in (srun --pty bash), and the ranks are started in it.
-# RANK without LOCAL_RANK is a platform's (Kubeflow), which counts machines.
+# A rank of torchrun, mpirun or srun runs the script at once; so does --help. A single task of srun is
+# not a rank: it may be an interactive shell (srun --pty bash). RANK without LOCAL_RANK counts
+# machines (Kubeflow).
 if { [ -n "${RANK-}" ] && [ -n "${LOCAL_RANK-}" ]; } ||
   [ -n "${OMPI_COMM_WORLD_RANK-}" ] || [ "${PMI_SIZE:-1}" != 1 ] ||
   { [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ] && [ -z "${SLURM_PTY_PORT-}" ]; }; then
@@ -16,15 +16,15 @@ fi
 for argument in "$@"; do
   case "$argument" in -h | --help | --print-config) exec "$PYTHON" -u "$SELF" "$@" ;; esac
 done
-# A mistake in the configuration is told at once, before deepspeed takes its seconds.
+# Check the configuration before deepspeed, which takes seconds to start.
 export DEEPSPEED_ARGS="${DEEPSPEED_ARGS-}"
 "$PYTHON" -u "$SELF" --print-config "$@" > /dev/null || exit
 
 children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
 
-# deepspeed does not pass signals on, or gives the ranks 30 seconds: it runs in a process group of its
-# own, and the ranks get signals from here, so that they save and end. Before there are ranks there is
-# nothing to save.
+# deepspeed does not forward signals, or gives the ranks 30 seconds. It runs in its own process group,
+# and the ranks get signals from here, so that they can save. Before the ranks exist there is nothing
+# to save.
 pass_on() {
   local launcher rank ranks=
   for launcher in $(children "$DEEPSPEED"); do
@@ -34,12 +34,12 @@ pass_on() {
 }
 INTERRUPTED= TERMINATED=
 trap 'TERMINATED=1; pass_on TERM' TERM
-trap 'pass_on HUP' HUP # the terminal closed: the ranks save and go on
+trap 'pass_on HUP' HUP # the terminal closed: the ranks save and continue
 trap 'pass_on USR1' USR1
 trap 'INTERRUPTED=1; pass_on INT' INT
 
-# Ranks say themselves what was wrong; deepspeed would say the code and all arguments after it. It reads
-# MASTER_ADDR and MASTER_PORT as options only.
+# Ranks print their own errors; deepspeed's log would only repeat exit code and arguments. deepspeed
+# reads MASTER_ADDR and MASTER_PORT only as options.
 set -m
 deepspeed --log_level critical ${MASTER_ADDR:+--master_addr "$MASTER_ADDR"} \
   ${MASTER_PORT:+--master_port "$MASTER_PORT"} $DEEPSPEED_ARGS "$SELF" "$@" &

@@ -1,4 +1,4 @@
-"""Saving and loading a run: DeepSpeed writes, checkpoint_files.py makes it safe.
+"""Saving and loading a run: DeepSpeed writes, pipeline/checkpoint/files.py makes it safe.
 
 All ranks write into one folder, which the machines of a run must share. Checkpoints are pickles
 of torch and DeepSpeed: load only your own.

@@ -1,7 +1,7 @@
 """DeepSpeed behind the few verbs that training needs: forward, backward, update.
 
-Only this file, engine_config.py, resident.py, restore.py, saved_state.py and checkpoint.py know
-DeepSpeed; environment.py asks its launcher about machines.
+Only pipeline/engine/, pipeline/config/deepspeed.py and pipeline/checkpoint/manager.py know
+DeepSpeed; pipeline/distributed/environment.py asks its launcher about machines.
 """
 
 import contextlib
