@@ -147,7 +147,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         if parts[0] == "model" and len(parts) > 1:
             _read_model(tree)
         set_dotted(tree, parts, value)
-    refuse_removed(tree)
+    tree = refuse_removed(tree)
     _read_model(tree)
     config = build(RunConfig, tree)
     _check_model(config)

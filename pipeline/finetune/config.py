@@ -139,8 +139,7 @@ def load_finetune_config(path: str | Path, overrides: Sequence[str] = ()) -> Fin
     tree = read_config(path, FinetuneConfig)
     for text in overrides:
         set_dotted(tree, *parse_override(text))
-    refuse_removed(tree)
-    return build(FinetuneConfig, tree)
+    return build(FinetuneConfig, refuse_removed(tree))
 
 
 def finetune_to_yaml(config: FinetuneConfig) -> str:
