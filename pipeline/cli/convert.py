@@ -12,7 +12,7 @@ from typing import Any
 from data_prep.files import write_atomically
 from pipeline.arguments import Parser
 from pipeline.config import yaml_text
-from pipeline.config.run import load_config
+from pipeline.config.run import load_config, read_model
 from pipeline.errors import ConfigError, DataError, report
 from pipeline.export.model_card import model_card
 
@@ -78,7 +78,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _to_hf(options: Namespace) -> None:
-    from gpst.config import config_from_dict
     from gpst.export.errors import ModelFolderError
     from gpst.export.files import export, open_model
     from gpst.model.classifier import split_classifier
@@ -89,7 +88,7 @@ def _to_hf(options: Namespace) -> None:
     path, state = whole_checkpoint(Path(options.checkpoint))
     run = state.config
     weights, classifier = split_classifier(weights_in(path))
-    config = config_from_dict(run["model"])
+    config = read_model(run["model"])
     tokenizer = _tokenizer_folder(options.tokenizer, run)
     last = end_token(tokenizer)
     card = model_card(state, path, sum(tensor.numel() for tensor in weights.values()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from data_prep.format.shard import Dataset, open_dataset
+from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 from pipeline.evaluate.options import add_options, option, read_options
@@ -35,20 +36,16 @@ class Options:
     model: tuple[PathText, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
     gpt2: tuple[PathText, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
     data: PathText | None = option(None, "dataset directory of data_prep")
-    beam: int = option(20, "hypotheses a context")
-    histories: int = option(
+    beam: Count = option(20, "hypotheses a context")
+    histories: Count = option(
         1, "of them, those that go on into the next sentence with the weight of all"
     )
-    max_contexts: int | None = option(None, "a fixed choice of so many; by default all")
-    context_tokens: int | None = option(None, "by default what the model takes")
+    max_contexts: Count | None = option(None, "a fixed choice of so many; by default all")
+    context_tokens: Count | None = option(None, "by default what the model takes")
     output: PathText | None = option(None, "folder for results.json (by default the first model's)")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
 
     def __post_init__(self) -> None:
-        for name in ("beam", "histories", "max_contexts", "context_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be at least 1")
         for name in ("model", "data"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name} is missing (see --help)")

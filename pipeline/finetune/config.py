@@ -11,15 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpst.config import config_to_dict as model_to_dict
+from gpst.parsing import Count, NonNegative, build, require
 from pipeline.config import yaml_text
-from pipeline.config.parsing import (
-    build,
-    parse_override,
-    require,
-    require_number,
-    set_dotted,
-    to_plain,
-)
+from pipeline.config.parsing import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText
 from pipeline.config.removed import refuse_removed
 from pipeline.config.run import RunConfig, read_config
@@ -47,23 +41,16 @@ SCORE = "eval/score"
 class FinetuneTrainConfig:
     """How long, and in what batches."""
 
-    num_epochs: int
+    num_epochs: Count
     """Passes over the training examples; after each the model is evaluated and saved."""
-    global_batch_contexts: int
+    global_batch_contexts: Count
     """Examples in an optimizer step over all ranks."""
-    micro_batch_contexts_per_rank: int = 4
+    micro_batch_contexts_per_rank: Count = 4
     """Examples in one forward pass of a rank; bounds memory, changes no result."""
-    stop_at_step: int | None = None
+    stop_at_step: Count | None = None
     """Save a checkpoint and end after this many steps, as a time limit would."""
-    clip_norm: float = 1.0
+    clip_norm: NonNegative = 1.0
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_epochs", "global_batch_contexts", "micro_batch_contexts_per_rank"):
-            require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), ">= 1")
-        stop = self.stop_at_step
-        require(stop is None or stop >= 1, "train.stop_at_step", stop, ">= 1 or null")
-        require_number("train.clip_norm", self.clip_norm, low=0.0)
 
     def steps_per_epoch(self, num_examples: int) -> int:
         """Optimizer steps in which every example is seen; the last one begins the next pass."""

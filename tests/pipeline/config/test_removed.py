@@ -1,4 +1,4 @@
-"""Settings that were removed: refused where a user turns them on, left out where they are stored."""
+"""Settings that were removed: refused when a user turns them on, left out of stored configs."""
 
 from __future__ import annotations
 
