@@ -54,7 +54,7 @@ class CompositionConfig:
     """Width in which the two children are compared by phi_alpha and phi_beta."""
     window: Count = 2
     """W: the chart holds a cell for every run of 2..W+1 neighbouring units."""
-    schedule: Literal["score", "height"] = "score"
+    schedule: str = "score"
     """Merge schedule of the chart: score (one boundary at a time) or height (levels at once)."""
     max_height: Count = 15
     """Trees higher than this pay the height loss."""
@@ -64,6 +64,8 @@ class CompositionConfig:
     def __post_init__(self) -> None:
         check_types(self, "composition.")
         _check_heads("composition.", "dim", self.dim, self.num_heads, 1)
+        known = self.schedule in ("score", "height")
+        require(known, "composition.schedule", self.schedule, "score or height")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,13 @@ _CODES = "exit codes: 0 done, 2 wrong usage, 3 damaged data or checkpoint, 130 i
 
 
 def _parser() -> ArgumentParser:
-    parser = Parser(prog="convert", description="Converts models.", allow_abbrev=False)
+    parser = Parser(
+        prog="convert",
+        description="Converts models; COMMAND --help says what a command takes.",
+        epilog=f"example:\n  bash launch/convert.sh to-hf {_EXAMPLES['to-hf']}\n\n{_CODES}",
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     to_hf = commands.add_parser(
         "to-hf", help="a checkpoint to a folder that transformers and our commands load"

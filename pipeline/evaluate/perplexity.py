@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -15,7 +14,7 @@ from data_prep.format.shard import Dataset, open_dataset
 from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
-from pipeline.evaluate.options import add_options, option, read_options
+from pipeline.evaluate.options import option
 from pipeline.evaluate.result_cache import KEPT, Kept
 from pipeline.terminal import say, shows_bars
 
@@ -31,7 +30,7 @@ SUMMARY = (
 
 @dataclass(frozen=True)
 class Options:
-    """See `add_arguments`."""
+    """The options of the command line."""
 
     model: tuple[PathText, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
     gpt2: tuple[PathText, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
@@ -53,18 +52,12 @@ class Options:
             raise ConfigError(f"--data {self.data}: no such dataset directory")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """The task's arguments."""
-    add_options(parser, Options)
-
-
-def run(arguments: Namespace) -> int:
+def run(options: Options) -> int:
     """Evaluates and returns the exit code.
 
     Raises:
-        PipelineError: an error that a user can act on.
+        ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
-    options = read_options(Options, arguments)
     dataset = open_dataset(str(options.data))
     # What takes seconds to import comes after the checks.
     from pipeline.evaluate.held_out import unigram_perplexity

@@ -1,7 +1,7 @@
 """The configuration of a fine-tuning: dataclass defaults < YAML < key=value.
 
-One of the sections `glue`, `summarization` and `grammar_induction` says what is learned. A
-*context* is one example here.
+A section says what is learned: `glue`, `summarization`, ... (registry.py). A *context* is one
+example here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpst.config import config_to_dict as model_to_dict
 from gpst.parsing import Count, NonNegative, build, require
@@ -31,6 +32,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.load_model import StoredModel
 from pipeline.finetune.glue.config import GlueConfig
 from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
+from pipeline.finetune.registry import task_sections
 from pipeline.finetune.summarization.config import SummarizationConfig
 
 SCORE = "eval/score"
@@ -88,19 +90,19 @@ class FinetuneConfig:
         repeated = len(set(self.seeds)) != len(self.seeds)
         require(not repeated, "seeds", list(self.seeds), "different numbers")
         if len(self.sections) != 1:
-            found = " and ".join(self.sections) or "none"
+            *names, last = task_sections(type(self))
             raise ConfigError(
-                "the task: give one of the sections glue, summarization and grammar_induction; "
-                f"there is {found}"
+                f"the task: give one of the sections {', '.join(names)} and {last}; "
+                f"there is {' and '.join(self.sections) or 'none'}"
             )
         if self.engine.zero_stage == 3:
             raise ConfigError("engine.zero_stage: 3 is not for fine-tuning; use 0, 1 or 2")
 
     @property
-    def sections(self) -> dict[str, GlueConfig | SummarizationConfig | GrammarInductionConfig]:
-        """The sections of tasks that are there."""
-        names = ("glue", "summarization", "grammar_induction")
-        return {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+    def sections(self) -> dict[str, Any]:
+        """The sections of tasks that are not null; in a checked configuration there is one."""
+        sections = {name: getattr(self, name) for name in task_sections(type(self))}
+        return {name: section for name, section in sections.items() if section is not None}
 
     @property
     def task(self) -> str:

@@ -13,7 +13,7 @@ from pipeline.evaluate.options import option
 
 @dataclass(frozen=True)
 class Options:
-    """See `add_arguments`."""
+    """The options of the command line."""
 
     trees: PathText | None = option(
         None, "gold trees: a tree a line, a .mrg file, or a folder of them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from tqdm import tqdm
 from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
-from pipeline.evaluate.options import add_options, option, read_options
+from pipeline.evaluate.options import option
 from pipeline.evaluate.result_cache import KEPT, Kept
 from pipeline.evaluate.results import Outcome, fingerprint, table
 from pipeline.evaluate.syntaxgym.suites import CIRCUITS, Suite, read_suites
@@ -26,7 +25,7 @@ SUMMARY = "accuracy on the SyntaxGym suites, by circuit"
 
 @dataclass(frozen=True)
 class Options:
-    """See `add_arguments`."""
+    """The options of the command line."""
 
     model: tuple[PathText, ...] = option(
         (), "exported models, checkpoints or runs; of several (seeds): mean and deviation"
@@ -50,18 +49,12 @@ class Options:
             raise ConfigError("--suites is missing: give the folder of SyntaxGym's JSON files")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """The task's arguments."""
-    add_options(parser, Options)
-
-
-def run(arguments: Namespace) -> int:
+def run(options: Options) -> int:
     """Evaluates and returns the exit code.
 
     Raises:
-        PipelineError: an error that a user can act on.
+        ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
-    options = read_options(Options, arguments)
     assert options.suites is not None
     outcome = Outcome.at(options.output)
     suites = read_suites(options.suites, options.attach_punctuation)

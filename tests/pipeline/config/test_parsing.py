@@ -29,15 +29,14 @@ from pipeline.finetune.config import (
     load_finetune_config,
 )
 from pipeline.finetune.glue.config import GlueConfig
-from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
-from pipeline.finetune.summarization.config import SummarizationConfig
+from pipeline.finetune.registry import task_sections
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SECTIONS: list[type] = [
     run.RunConfig, run.DataConfig, run.DatasetConfig, run.TrainConfig, run.OptimConfig,
     run.StructureConfig, run.EngineConfig, run.CheckpointConfig, run.MonitorConfig,
     run.EvaluateConfig, GPSTConfig, GPT2Config, CompositionConfig, ParserConfig, FinetuneConfig,
-    FinetuneTrainConfig, GlueConfig, SummarizationConfig, GrammarInductionConfig,
+    FinetuneTrainConfig, *task_sections(FinetuneConfig).values(),
     perplexity.Options, grammar_induction.Options, syntactic_generalization.Options,
 ]  # fmt: skip
 INF = float("inf")
