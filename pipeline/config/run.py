@@ -104,8 +104,8 @@ class RunConfig:
 
 def find_config(path: str | Path) -> Path:
     """A file as given, or else the one that this project ships: `configs/run/demo.yaml`."""
-    given, shipped = Path(path).expanduser(), REPOSITORY / path
-    return shipped if shipped.is_file() and not given.is_file() else given
+    file, shipped = Path(path).expanduser(), REPOSITORY / path
+    return shipped if shipped.is_file() and not file.is_file() else file
 
 
 def read_config(path: str | Path, cls: type) -> dict[str, Any]:
