@@ -1,4 +1,4 @@
-"""Command lines whose mistakes are one line, as those of the configuration."""
+"""Command lines whose mistakes are reported in one line, like those of a configuration."""
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from pipeline.errors import ConfigError
 
 
 class _Once(Action):
-    """Stores an option's value; of two values neither is the one that was meant."""
+    """Stores an option's value; a second one is an error, as neither is surely meant."""
 
-    given = False
+    seen = False
 
     def __call__(
         self,
@@ -19,16 +19,16 @@ class _Once(Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        if option_string is not None and self.given:
+        if option_string is not None and self.seen:
             parser.error(f"{option_string} is given twice: give it once")
-        self.given = option_string is not None
+        self.seen = option_string is not None
         setattr(namespace, self.dest, values)
 
 
 class Parser(ArgumentParser):
     """An ArgumentParser that raises instead of printing its usage and ending the process.
 
-    An option with a value that is given twice is a mistake, too.
+    An option with a value may be given only once.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ class Parser(ArgumentParser):
         """As ArgumentParser's."""
         for action in self._actions:
             if isinstance(action, _Once):
-                action.given = False
+                action.seen = False
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -1,6 +1,7 @@
 """Errors that a user can act on: one line that names the thing, the value and the cure.
 
-Anything else that escapes is a fault of this program and keeps its traceback.
+ConfigError (the configuration or the command line is wrong) is gpst's. Any other exception that
+escapes is a bug and keeps its traceback.
 """
 
 import errno
@@ -9,7 +10,7 @@ import sys
 from typing import TextIO
 
 from data_prep.errors import DataPrepError
-from gpst.config import ConfigError as ModelConfigError
+from gpst.parsing import ConfigError
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ACCESS_ERRORS = (
@@ -36,12 +37,6 @@ class PipelineError(Exception):
         super().__init__(message)
         if exit_code is not None:
             self.exit_code = exit_code
-
-
-class ConfigError(PipelineError):
-    """The configuration or the command line is wrong."""
-
-    exit_code = EXIT_USAGE
 
 
 class DataError(PipelineError):
@@ -77,10 +72,8 @@ def explain(error: BaseException) -> tuple[str, int] | None:
         (line, exit code), or None for an unexpected error, which deserves its traceback.
     """
     line = " ".join(str(error).split())
-    if isinstance(error, (PipelineError, DataPrepError)):
+    if isinstance(error, (PipelineError, DataPrepError, ConfigError)):
         return line, error.exit_code
-    if isinstance(error, ModelConfigError):
-        return f"model: {line}", EXIT_USAGE
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_INTERRUPTED
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:

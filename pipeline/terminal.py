@@ -1,6 +1,6 @@
-"""What a command says beside its results: on standard error, and nothing under --quiet.
+"""Progress messages: on standard error, and none under --quiet.
 
-Results go to standard output; errors and warnings are always said.
+Results go to standard output; errors and warnings are always printed.
 """
 
 import errno
@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 _quiet = False
-_NOBODY_LISTENS = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET)
-"""A pipe without a reader, a terminal that is gone."""
+_NO_READER = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET)
+"""Errors of a pipe without a reader and of a closed terminal."""
 
 
 def be_quiet(quiet: bool = True) -> None:
-    """Sets whether progress and talk are left out; one choice for the process."""
+    """Turns progress messages off for the whole process."""
     global _quiet
     _quiet = quiet
 
@@ -27,18 +27,18 @@ def shows_bars() -> bool:
 
 
 def say(line: str) -> None:
-    """A line on standard error, unless quiet."""
+    """Prints a line on standard error, unless quiet."""
     if not _quiet:
         print(line, file=sys.stderr, flush=True)
 
 
 def stream() -> TextIO:
-    """Where a long run writes its bar or lines."""
+    """The stream for progress bars or lines."""
     return open(os.devnull, "w") if _quiet else sys.stderr
 
 
 class _Outliving:
-    """A stream whose writing never fails: where nobody listens any more, nothing is said."""
+    """A stream whose writes never fail: without a reader they are dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -54,18 +54,18 @@ class _Outliving:
             self.write(line)
 
     def flush(self) -> None:
-        """Hands on what was written, or drops it."""
+        """Flushes, or drops the text."""
         self._try(self._stream.flush)
 
     def _try(self, action: Any, *arguments: Any) -> None:
         try:
             action(*arguments)
         except OSError as error:  # also a full disk, where the output goes to a file
-            if error.errno in _NOBODY_LISTENS:
+            if error.errno in _NO_READER:
                 self._be_silent()
 
     def _be_silent(self) -> None:
-        """Everybody's writing ends here, that of libraries and of the interpreter's end too."""
+        """Sends the file descriptor to /dev/null, also for libraries and the interpreter's exit."""
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -77,7 +77,7 @@ class _Outliving:
 
 @contextmanager
 def outliving_the_terminal() -> Iterator[None]:
-    """Inside, a closed pipe or terminal is no error: what is said to it is lost, the run is not."""
+    """Inside, a closed pipe or terminal is not an error: output is lost, the run goes on."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Outliving(stream)) for stream in before)
     try:

@@ -18,9 +18,7 @@ from gpst.config import GPT2Config as BaselineConfig
 from pipeline.config import run as run
 from pipeline.config.paths import PathText
 from pipeline.finetune.config import FinetuneConfig, FinetuneTrainConfig
-from pipeline.finetune.glue.config import GlueConfig
-from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
-from pipeline.finetune.summarization.config import SummarizationConfig
+from pipeline.finetune.registry import task_sections
 
 GENERATED = "<!-- Written by `python docs/generate`; change the code, not this page. -->\n"
 
@@ -45,9 +43,7 @@ _MODEL = {
 _FINETUNE = {
     "A fine-tuning: top level": FinetuneConfig,
     "train (fine-tuning)": FinetuneTrainConfig,
-    "glue": GlueConfig,
-    "summarization": SummarizationConfig,
-    "grammar_induction": GrammarInductionConfig,
+    **task_sections(FinetuneConfig),
 }
 SECTIONS: dict[str, type] = {**_RUN, **_MODEL, **_FINETUNE}
 
@@ -130,38 +126,19 @@ def _field_docs(cls: type) -> Iterator[tuple[str, str]]:
 
 
 PREP = ("build", "tokenizer", "verify", "inspect", "merge", "sources")
-CONVERT = ("to-hf", "from-hf", "from-reference", "inspect")
-_LAUNCH = "bash launch/"
 
 
 def command_list() -> dict[str, tuple[str, Callable[[Sequence[str]], object], list[str]]]:
     """Command as typed -> (console script, function on arguments, arguments before --help)."""
     from data_prep.__main__ import main as prep
-    from gpst.cli.commands import main as model_command
-    from gpst.web.server import main as page
-    from pipeline.cli import doctor
-    from pipeline.cli import evaluate as evaluate
-    from pipeline.cli.convert import main as convert
-    from pipeline.finetune import command as finetune
-    from pipeline.report import command as report
-    from pipeline.train import pretrain
-    from pipeline.treebank.__main__ import main as treebank
+    from pipeline.cli.commands import COMMANDS
 
-    found: dict = {f"python -m data_prep {name}": ("gpst-prep", prep, [name]) for name in PREP}
-    found["deepspeed launch/pretrain.sh"] = ("gpst-train", pretrain.main, [])
-    found["deepspeed launch/finetune.sh"] = ("gpst-finetune", finetune.main, [])
-    found[f"{_LAUNCH}evaluate.sh"] = ("gpst-evaluate", evaluate.main, [])
-    for task in evaluate.TASKS:
-        found[f"{_LAUNCH}evaluate.sh {task}"] = ("gpst-evaluate", evaluate.main, [task])
-    for name in CONVERT:
-        found[f"{_LAUNCH}convert.sh {name}"] = ("gpst-convert", convert, [name])
-    for name in ("parse", "generate", "surprisal"):
-        found[f"{_LAUNCH}{name}.sh"] = (f"gpst-{name}", model_command, [name])
-    found["python -m launch.demo"] = ("gpst-demo", page, [])
-    found["python -m pipeline report"] = ("gpst-report", report.main, [])
-    found["python -m pipeline doctor"] = ("gpst-doctor", doctor.main, [])
-    found["python -m pipeline.treebank"] = ("gpst-treebank", treebank, [])
-    return found
+    rows: dict = {f"python -m data_prep {name}": ("gpst-prep", prep, [name]) for name in PREP}
+    for command in COMMANDS.values():
+        rows[command.typed] = (command.script, command.run, [])
+        for name in command.subcommands:
+            rows[f"{command.typed} {name}"] = (command.script, command.run, [name])
+    return rows
 
 
 def help_of(main: Callable[[Sequence[str]], object], before: Sequence[str]) -> str:
@@ -188,6 +165,6 @@ def commands() -> str:
         "brackets; `bash launch/x.sh` and the console script take the same arguments.",
     ]
     for name, (script, main, before) in command_list().items():
-        shown = f" (`{script} {' '.join(before)}".rstrip() + "`)" if script != "-" else ""
-        parts.append(f"## {name}{shown}\n\n```text\n{help_of(main, before)}\n```")
+        shown = " ".join([script, *before])
+        parts.append(f"## {name} (`{shown}`)\n\n```text\n{help_of(main, before)}\n```")
     return "\n\n".join(parts) + "\n"

@@ -12,7 +12,7 @@ from typing import Any
 from data_prep.files import write_atomically
 from pipeline.arguments import Parser
 from pipeline.config import yaml_text
-from pipeline.config.run import load_config
+from pipeline.config.run import load_config, read_model
 from pipeline.errors import ConfigError, DataError, report
 from pipeline.export.model_card import model_card
 
@@ -26,7 +26,13 @@ _CODES = "exit codes: 0 done, 2 wrong usage, 3 damaged data or checkpoint, 130 i
 
 
 def _parser() -> ArgumentParser:
-    parser = Parser(prog="convert", description="Converts models.", allow_abbrev=False)
+    parser = Parser(
+        prog="convert",
+        description="Converts models; COMMAND --help says what a command takes.",
+        epilog=f"example:\n  bash launch/convert.sh to-hf {_EXAMPLES['to-hf']}\n\n{_CODES}",
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     to_hf = commands.add_parser(
         "to-hf", help="a checkpoint to a folder that transformers and our commands load"
@@ -78,7 +84,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _to_hf(options: Namespace) -> None:
-    from gpst.config import config_from_dict
     from gpst.export.errors import ModelFolderError
     from gpst.export.files import export, open_model
     from gpst.model.classifier import split_classifier
@@ -89,7 +94,7 @@ def _to_hf(options: Namespace) -> None:
     path, state = whole_checkpoint(Path(options.checkpoint))
     run = state.config
     weights, classifier = split_classifier(weights_in(path))
-    config = config_from_dict(run["model"])
+    config = read_model(run["model"])
     tokenizer = _tokenizer_folder(options.tokenizer, run)
     last = end_token(tokenizer)
     card = model_card(state, path, sum(tensor.numel() for tensor in weights.values()))
@@ -103,9 +108,9 @@ def _to_hf(options: Namespace) -> None:
     print(f"{options.output}: {config.kind} model, weights, tokenizer and card", file=sys.stderr)
 
 
-def _tokenizer_folder(given: str | None, run: dict[str, Any]) -> Path:
-    if given is not None:
-        return Path(given)
+def _tokenizer_folder(option: str | None, run: dict[str, Any]) -> Path:
+    if option is not None:
+        return Path(option)
     data = run["data"]
     path = Path(data.get("path") or data["datasets"][0]["path"])
     if not (path / "tokenizer" / "tokenizer.json").is_file():
@@ -121,7 +126,7 @@ def _from_hf(options: Namespace) -> None:
     from pipeline.evaluate.load_model import find_model
 
     stored = find_model(options.model, "MODEL")
-    stored.weights()  # a damaged file is found now, not when the ranks start
+    stored.weights()  # to find a damaged file now, not when the ranks start
     model = config_to_dict(stored.config)
     context = min(model["max_context_tokens"], options.context_tokens)
     run: dict[str, Any] = {
@@ -154,21 +159,21 @@ def _from_reference(options: Namespace) -> None:
         last = end_token(tokenizer)
         bos = last if options.bos_token_id is None else options.bos_token_id
         heads = None if options.num_heads is None else tuple(options.num_heads)
-        found = convert(read_tensors(options.file), bos_token_id=bos, heads=heads)
+        converted = convert(read_tensors(options.file), bos_token_id=bos, heads=heads)
         card = _REFERENCE_CARD.format(file=Path(options.file).name)
-        export(options.output, found.config, found.weights, tokenizer, last, card)
+        export(options.output, converted.config, converted.weights, tokenizer, last, card)
         open_model(options.output).model()
     except (ReferenceError, ModelFolderError) as error:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"cannot write {options.output}: {error.strerror or error}") from error
     print("theirs", "shape", "ours", "how", sep="\t")
-    for line in found.report:
+    for line in converted.report:
         shape = "x".join(map(str, line.shape))
         print(line.source, shape, line.target or "-", line.how, sep="\t")
-    unused = sum(not line.target for line in found.report)
+    unused = sum(not line.target for line in converted.report)
     print(
-        f"{options.output}: {len(found.report)} tensors read, {unused} of them not needed",
+        f"{options.output}: {len(converted.report)} tensors read, {unused} of them not needed",
         file=sys.stderr,
     )
 

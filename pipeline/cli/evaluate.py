@@ -1,31 +1,23 @@
-"""`launch/evaluate.sh TASK ...`: the evaluations by name.
+"""`launch/evaluate.sh TASK ...`: the evaluations by name (pipeline/evaluate/registry.py)."""
 
-Exit codes: those of the tasks (pipeline/evaluate/command.py).
-"""
-
-import importlib
 import sys
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from importlib import import_module
 
-from pipeline.errors import EXIT_USAGE
-from pipeline.evaluate.command import EXIT_CODES, run_task
+from pipeline.arguments import Parser
+from pipeline.errors import EXIT_USAGE, report
+from pipeline.evaluate.options import add_options, read_options
+from pipeline.evaluate.registry import EVALUATIONS
+from pipeline.terminal import be_quiet
 
-TASKS = {
-    "perplexity": "perplexity of a GPST and a GPT-2 on a dataset's held-out contexts",
-    "grammar_induction": "F1 of induced trees against a treebank",
-    "syntactic_generalization": "accuracy on SyntaxGym's test suites",
-}
-MODULES = {
-    "perplexity": "perplexity",
-    "grammar_induction": "grammar_induction.evaluation",
-    "syntactic_generalization": "syntaxgym.evaluation",
-}
-EXAMPLE = "launch/evaluate.sh perplexity --model runs/demo/exported --data data/demo"
+_EXAMPLE = "launch/evaluate.sh perplexity --model runs/demo/exported --data data/demo"
+_EXIT_CODES = "exit codes: 0 done, 2 wrong usage or configuration, 3 damaged data, 130 interrupted"
 
 
 def usage() -> str:
     """What `--help` prints."""
-    lines = [f"  {name:<26}{summary}" for name, summary in TASKS.items()]
+    lines = [f"  {name:<26}{entry.summary}" for name, entry in EVALUATIONS.items()]
     return "\n".join(
         [
             "usage: launch/evaluate.sh TASK ...",
@@ -33,25 +25,47 @@ def usage() -> str:
             "Evaluates models. TASK --help says what a task takes:",
             *lines,
             "",
-            f"example:\n  bash {EXAMPLE}",
+            f"example:\n  bash {_EXAMPLE}",
             "",
-            EXIT_CODES,
+            _EXIT_CODES,
         ]
     )
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs an evaluation and returns its exit code."""
-    task = argv[0].replace("-", "_") if argv and argv[0] not in ("-h", "--help") else None
-    if argv and task is None:
+    if argv and argv[0] in ("-h", "--help"):
         print(usage())
         return 0
-    if task not in TASKS:
-        given = f"task {argv[0]!r} does not exist" if argv else "no task is given"
-        print(f"evaluate: {given}; known are {', '.join(TASKS)} (see --help)", file=sys.stderr)
+    task = argv[0].replace("-", "_") if argv else None
+    if task not in EVALUATIONS:
+        problem = f"task {argv[0]!r} does not exist" if argv else "no task is given"
+        known = ", ".join(EVALUATIONS)
+        print(f"evaluate: {problem}; known are {known} (see --help)", file=sys.stderr)
         return EXIT_USAGE
-    module = importlib.import_module(f"pipeline.evaluate.{MODULES[task]}")
-    return run_task(task, module.SUMMARY, module.add_arguments, module.run, argv[1:])
+    return _run(task, argv[1:])
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    entry = EVALUATIONS[name]
+    module = import_module(entry.module)
+    parser = Parser(
+        prog=f"launch/evaluate.sh {name}",
+        description=module.SUMMARY,
+        epilog=f"example:\n  bash launch/evaluate.sh {name} {entry.example}\n\n{_EXIT_CODES}",
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser, module.Options)
+    parser.add_argument("--quiet", action="store_true", help="no progress, only results")
+    try:
+        arguments = parser.parse_args(argv)
+        be_quiet(arguments.quiet)
+        code = module.run(read_options(module.Options, arguments))
+        sys.stdout.flush()
+        return code
+    except BaseException as error:
+        return report(error, name)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def open_any(path: str | Path) -> ModelFolder:
     """An exported model, or a checkpoint (a run's newest one) in the form of one.
 
     Raises:
-        ModelFolderError: there is neither, or it is damaged.
+        ModelFolderError: the path is neither, or it is damaged.
     """
     from data_prep.errors import DataPrepError
     from gpst.export.errors import ModelFolderError

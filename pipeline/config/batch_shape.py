@@ -4,10 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from data_prep.format.manifest import Manifest
-from gpst.config import ConfigError as ModelConfigError
-from gpst.config import config_from_dict as model_from_dict
 from gpst.config import config_to_dict as model_to_dict
-from pipeline.config.run import RunConfig
+from pipeline.config.run import RunConfig, read_model
 from pipeline.errors import ConfigError
 from pipeline.quantities import counted
 
@@ -85,10 +83,7 @@ def resolve_model(config: RunConfig, manifest: Manifest) -> RunConfig:
                 f"model.{name} {model[name]!r} does not match the dataset's tokenizer, which has "
                 f"{value}; leave model.{name} out, or use the tokenizer the model was made for"
             )
-    try:
-        resolved = model_from_dict(model)
-    except ModelConfigError as error:
-        raise ConfigError(f"model: {error}") from None
+    resolved = read_model(model)
     if config.data.context_tokens > resolved.max_context_tokens:
         raise ConfigError(
             f"data.context_tokens {config.data.context_tokens} is more than "

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from gpst.parsing import shown
+from gpst.parsing import require, shown, unknown_field
 from pipeline.config.batch_shape import BatchPlan
-from pipeline.config.parsing import require, unknown_field
 from pipeline.config.run import RunConfig
 from pipeline.errors import ConfigError
 
@@ -82,7 +81,7 @@ def check_deepspeed_entries(config: RunConfig, plan: BatchPlan) -> None:
     known = _known_entries()
     for name, value in config.engine.deepspeed.items():
         if name not in known and name not in _OWN_FIELDS:
-            raise unknown_field(name, sorted(known), "engine.deepspeed.")
+            raise ConfigError(unknown_field(name, sorted(known), "engine.deepspeed."))
         _check_entry(f"engine.deepspeed.{name}", value, known.get(name))
     entries = deepspeed_config(config, plan)
     # Without ranks DeepSpeed takes their number as one, so the global batch is left to it.

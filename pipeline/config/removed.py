@@ -1,6 +1,7 @@
 """Settings that this program no longer has.
 
-Where a user gives one it is refused; where a run of before has stored one it is left out.
+Given by a user they are refused, unless they have the value that turned them off. In the stored
+configuration of an old run they are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from pipeline.errors import ConfigError
 
 @dataclass(frozen=True)
 class Removed:
-    """What became of a setting."""
+    """A setting that was removed."""
 
     off: Any
     """Its value in a run that did not use it."""
@@ -24,42 +25,50 @@ REMOVED = {"engine.plan_ahead": Removed("none", "planning charts ahead was never
 """By the dotted field."""
 
 
-def refuse_removed(tree: Mapping[str, Any]) -> None:
-    """Refuses what a user gives, in a file or as field=value.
+def refuse_removed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's configuration (a file and field=value) without removed settings that are off.
+
+    The config.yaml that an old run wrote names all settings, and may be given as --config.
 
     Raises:
-        ConfigError: names the first field that was removed, and why it was.
+        ConfigError: names the first removed setting that is on, and why it was removed.
     """
-    for name, _ in _found(tree):
-        raise ConfigError(
-            f"unknown field {name}; it was removed ({REMOVED[name].reason}): leave it out"
-        )
+    for name, value in _removed_in(tree):
+        if value != REMOVED[name].off:
+            raise ConfigError(
+                f"unknown field {name}; it was removed ({REMOVED[name].reason}): leave it out"
+            )
+    return without_removed(tree)
 
 
 def without_removed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration without the fields that were removed since."""
-    kept = deepcopy(dict(tree))
-    for name, owner in list(_found(kept)):
-        del owner[name.rpartition(".")[2]]
-    return kept
+    """A copy of a stored configuration without removed settings."""
+    copy = deepcopy(dict(tree))
+    for name, _ in _removed_in(tree):
+        *sections, field = name.split(".")
+        section = copy
+        for part in sections:
+            section = section[part]
+        del section[field]
+    return copy
 
 
 def removed_settings(tree: Mapping[str, Any]) -> list[str]:
-    """A line for each removed field that a stored configuration made use of."""
+    """A line for each removed setting that was on in a stored configuration."""
     return [
         f"{name} was removed ({REMOVED[name].reason}): the run had it at {value}, and goes on "
         "without it"
-        for name, owner in _found(tree)
-        if (value := owner[name.rpartition(".")[2]]) != REMOVED[name].off
+        for name, value in _removed_in(tree)
+        if value != REMOVED[name].off
     ]
 
 
-def _found(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The removed fields in a configuration, each with the mapping that holds it."""
+def _removed_in(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The removed settings in a configuration, with their values."""
     for name in REMOVED:
         *sections, field = name.split(".")
-        owner: Any = tree
-        for section in sections:
-            owner = owner.get(section) if isinstance(owner, Mapping) else None
-        if isinstance(owner, Mapping) and field in owner:
-            yield name, owner
+        section: Any = tree
+        for part in sections:
+            section = section.get(part) if isinstance(section, Mapping) else None
+        if isinstance(section, Mapping) and field in section:
+            yield name, section[field]

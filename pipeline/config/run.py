@@ -13,19 +13,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gpst.config import ConfigError as ModelConfigError
 from gpst.config import ModelConfig
 from gpst.config import config_from_dict as model_from_dict
 from gpst.config import config_to_dict as model_to_dict
+from gpst.parsing import build, require, unknown_field
 from pipeline.config import yaml_text
-from pipeline.config.parsing import (
-    build,
-    parse_override,
-    require,
-    set_dotted,
-    to_plain,
-    unknown_field,
-)
+from pipeline.config.parsing import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText, expand
 from pipeline.config.removed import refuse_removed, without_removed
 from pipeline.config.sections import (
@@ -59,6 +52,7 @@ __all__ = [
     "find_config",
     "load_config",
     "read_config",
+    "read_model",
 ]
 
 _HERE = Path(__file__).resolve().parents[1]
@@ -110,8 +104,8 @@ class RunConfig:
 
 def find_config(path: str | Path) -> Path:
     """A file as given, or else the one that this project ships: `configs/run/demo.yaml`."""
-    given, shipped = Path(path).expanduser(), REPOSITORY / path
-    return shipped if shipped.is_file() and not given.is_file() else given
+    file, shipped = Path(path).expanduser(), REPOSITORY / path
+    return shipped if shipped.is_file() and not file.is_file() else file
 
 
 def read_config(path: str | Path, cls: type) -> dict[str, Any]:
@@ -147,7 +141,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         if parts[0] == "model" and len(parts) > 1:
             _read_model(tree)
         set_dotted(tree, parts, value)
-    refuse_removed(tree)
+    tree = refuse_removed(tree)
     _read_model(tree)
     config = build(RunConfig, tree)
     _check_model(config)
@@ -161,9 +155,14 @@ def _check_model(config: RunConfig) -> None:
     for name, value in {"vocab_size": 1 << 30, "bos_token_id": 0}.items():
         if model.get(name) is None:
             model[name] = value
+    read_model(model)
+
+
+def read_model(values: dict[str, Any]) -> ModelConfig:
+    """The model's configuration, complete; raises ConfigError that begins with "model: "."""
     try:
-        model_from_dict(model)
-    except ModelConfigError as error:
+        return model_from_dict(values)
+    except ConfigError as error:
         raise ConfigError(f"model: {error}") from None
 
 

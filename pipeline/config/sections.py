@@ -1,4 +1,4 @@
-"""The sections of a run's configuration: frozen dataclasses that check themselves.
+"""The sections of a run's configuration: frozen dataclasses, checked by gpst.parsing.
 
 `num_*` is a count; `*_per_rank` and `global_*` say the scope; `*_tokens`, `*_contexts`, `*_steps`
 say the unit. A *step* is an optimizer step, a *context* a packed row of whole sentences.
@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from pipeline.config.parsing import require, require_interval, require_number
+from gpst.parsing import Count, Fraction, NonNegative, Positive, require
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 
@@ -26,7 +27,7 @@ class DatasetConfig:
     """Share of the contexts, relative to the other datasets' weights; > 0."""
 
     def __post_init__(self) -> None:
-        require(0 < self.weight < float("inf"), "data.datasets weight", self.weight, "> 0")
+        require(self.weight > 0, "data.datasets weight", self.weight, "> 0")
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,13 @@ class DataConfig:
     """Dataset directory, relative to the working directory."""
     datasets: tuple[DatasetConfig, ...] = ()
     """Datasets to mix by weight; they must share one tokenizer."""
-    context_tokens: int = 1024
+    context_tokens: Annotated[int, Ge(2)] = 1024
     """Most tokens in a context."""
-    prefetch_batches: int = 2
+    prefetch_batches: Annotated[int, Ge(0), Le(1024)] = 2
     """Micro-batches that a thread reads ahead; 0 reads each when it is needed. Changes no
     result."""
 
     def __post_init__(self) -> None:
-        require(self.context_tokens >= 2, "data.context_tokens", self.context_tokens, ">= 2")
-        ahead = self.prefetch_batches
-        require(0 <= ahead <= 1024, "data.prefetch_batches", ahead, "in [0, 1024]")
         if (self.path is None) == (not self.datasets):
             raise ConfigError("data: give either data.path or data.datasets (exactly one of them)")
 
@@ -60,40 +58,31 @@ class DataConfig:
 class TrainConfig:
     """How long, and in what batches."""
 
-    num_steps: int
+    num_steps: Count
     """Optimizer steps of the whole run; the schedules span them."""
-    global_batch_contexts: int = 256
+    global_batch_contexts: Count = 256
     """Contexts in an optimizer step over all ranks."""
-    micro_batch_contexts_per_rank: int = 4
+    micro_batch_contexts_per_rank: Count = 4
     """Contexts in one forward pass of a rank; bounds memory, changes no result."""
     stop_at_step: int | Literal["half"] | None = None
     """Save a checkpoint and end after this many steps, as a time limit would; half of num_steps
     by the word "half"."""
-    clip_norm: float = 1.0
+    clip_norm: NonNegative = 1.0
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
-    max_nonfinite_steps: int = 10
+    max_nonfinite_steps: Count = 10
     """Steps in a row that may be skipped, because a loss or gradient is not finite or the loss
     spiked, before the run stops."""
-    spike_deviations: float | None = None
+    spike_deviations: Positive | None = None
     """A loss so many deviations above its moving average is a spike; null: nothing is."""
     spike_action: Literal["skip", "stop"] = "skip"
     """What becomes of a spike: the step is taken without an update, or the run is stopped."""
-    spike_window_steps: int = 100
+    spike_window_steps: Annotated[int, Ge(2)] = 100
     """Steps that the moving average looks back; in the first so many nothing is a spike."""
 
     def __post_init__(self) -> None:
-        sizes = ("num_steps", "global_batch_contexts", "micro_batch_contexts_per_rank")
-        for name in (*sizes, "max_nonfinite_steps"):
-            require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), ">= 1")
         stop = self.stop_at_step
         ok = stop is None or stop == "half" or stop >= 1
         require(ok, "train.stop_at_step", stop, ">= 1 or null, or half")
-        require_number("train.clip_norm", self.clip_norm, low=0.0)
-        if self.spike_deviations is not None:
-            deviations = self.spike_deviations
-            require(0 < deviations < float("inf"), "train.spike_deviations", deviations, "> 0")
-        window = self.spike_window_steps
-        require(window >= 2, "train.spike_window_steps", window, ">= 2")
 
     @property
     def last_step(self) -> int:
@@ -107,48 +96,36 @@ class TrainConfig:
 class OptimConfig:
     """AdamW and its learning rate (a function of the step: pipeline/train/schedule.py)."""
 
-    learning_rate: float = 5e-5
+    learning_rate: NonNegative = 5e-5
     """Peak learning rate of everything but the parser."""
-    parser_learning_rate: float = 1e-3
+    parser_learning_rate: NonNegative = 1e-3
     """Peak learning rate of the top-down parser; GPT-2 has none."""
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    eps: Annotated[float, Gt(0), Lt(1)] = 1e-8
+    weight_decay: NonNegative = 0.0
     """Decoupled decay of matrices; norms, biases and embeddings have none."""
-    warmup_fraction: float = 0.01
+    warmup_fraction: Fraction = 0.01
     """Share of the steps in which the rate rises linearly to its peak."""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """Shape of the rate after the warm-up."""
-    final_fraction: float = 0.0
+    final_fraction: Fraction = 0.0
     """Rate at the end of the run, as a share of the peak."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "parser_learning_rate", "weight_decay"):
-            require_number(f"optim.{name}", getattr(self, name), low=0.0)
-        require(0 < self.eps < 1, "optim.eps", self.eps, "in (0, 1)")
         for beta in self.betas:
             require(0 <= beta < 1, "optim.betas", list(self.betas), "two numbers in [0, 1)")
-        for name in ("warmup_fraction", "final_fraction"):
-            require_number(f"optim.{name}", getattr(self, name), low=0.0, high=1.0)
 
 
 @dataclass(frozen=True)
 class StructureConfig:
     """Exploration of trees, linear in the step from start to end."""
 
-    noise_start: float = 1.0
+    noise_start: NonNegative = 1.0
     """Coefficient of the Gumbel noise on the parser's boundary scores."""
-    noise_end: float = 1.0
-    temperature_start: float = 1.0
+    noise_end: NonNegative = 1.0
+    temperature_start: Positive = 1.0
     """Temperature of the softmax over the splits of a cell; > 0."""
-    temperature_end: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("noise_start", "noise_end"):
-            require_number(f"structure.{name}", getattr(self, name), low=0.0)
-        for name in ("temperature_start", "temperature_end"):
-            value = getattr(self, name)
-            require(0 < value < float("inf"), f"structure.{name}", value, "> 0")
+    temperature_end: Positive = 1.0
 
 
 def _whole(value: Any) -> Any:
@@ -190,11 +167,11 @@ class EngineConfig:
 class CheckpointConfig:
     """When a run is saved and where it starts from."""
 
-    every_steps: int | None = 1000
+    every_steps: Count | None = 1000
     """Steps between checkpoints; null saves at the end only."""
-    keep_last: int = 2
+    keep_last: Count = 2
     """Newest checkpoints to keep."""
-    keep_every_steps: int | None = None
+    keep_every_steps: Count | None = None
     """Also keep the checkpoints at multiples of this step for good."""
     best_metric: str | None = None
     """Metric of the held-out evaluation, e.g. eval/perplexity/token: a checkpoint is saved at each
@@ -213,9 +190,6 @@ class CheckpointConfig:
     next one is due. The last checkpoint of a run must succeed."""
 
     def __post_init__(self) -> None:
-        require_interval("checkpoint.every_steps", self.every_steps)
-        require_interval("checkpoint.keep_every_steps", self.keep_every_steps)
-        require(self.keep_last >= 1, "checkpoint.keep_last", self.keep_last, ">= 1")
         require(bool(self.resume), "checkpoint.resume", self.resume, "auto | never | none | a path")
         require(self.init_from != "", "checkpoint.init_from", self.init_from, "a path, or null")
         every, keep = self.every_steps, self.keep_every_steps
@@ -236,29 +210,23 @@ class CheckpointConfig:
 class MonitorConfig:
     """What is written while training."""
 
-    log_every_steps: int = 10
+    log_every_steps: Count = 10
     """Steps between lines of metrics.jsonl and points of TensorBoard."""
-    sample_every_steps: int | None = None
+    sample_every_steps: Count | None = None
     """Steps between trees of `sentences`; null never."""
     sentences: tuple[str, ...] = ()
     """Fixed sentences whose induced trees are watched."""
     prompts: tuple[str, ...] = ()
     """Beginnings that the model continues at the same steps; "" is the start of a text."""
-    continuation_tokens: int = 32
+    continuation_tokens: Count = 32
     """Tokens of each continuation."""
-    peak_tflops_per_rank: float | None = None
+    peak_tflops_per_rank: Positive | None = None
     """TFLOP/s that count as 100% in the MFU; null: those of the GPU's data sheet, or else those
     that a large matrix product reaches at the start."""
     wandb: str | None = None
     """Weights & Biases project that gets the same numbers (pip install wandb); null: none."""
 
     def __post_init__(self) -> None:
-        require_interval("monitor.log_every_steps", self.log_every_steps)
-        require_interval("monitor.sample_every_steps", self.sample_every_steps)
-        count, peak = self.continuation_tokens, self.peak_tflops_per_rank
-        require(count >= 1, "monitor.continuation_tokens", count, ">= 1")
-        if peak is not None:
-            require(0 < peak < float("inf"), "monitor.peak_tflops_per_rank", peak, "> 0")
         require(self.wandb != "", "monitor.wandb", self.wandb, "a project's name, or null")
         for sentence in self.sentences:
             require(bool(sentence.strip()), "monitor.sentences", sentence, "text, not blank")
@@ -268,14 +236,10 @@ class MonitorConfig:
 class EvaluateConfig:
     """Evaluation on held-out contexts while training."""
 
-    every_steps: int | None = None
+    every_steps: Count | None = None
     """Steps between evaluations (and at the end of the run); null never."""
-    max_contexts: int | None = 256
+    max_contexts: Count | None = 256
     """Contexts that are evaluated, chosen once; null takes all of them."""
     treebank: PathText | None = None
     """Gold trees (a tree a line, or a folder of .mrg files) whose spans the induced trees are
     scored against: eval/f1; null: none."""
-
-    def __post_init__(self) -> None:
-        require_interval("evaluate.every_steps", self.every_steps)
-        require_interval("evaluate.max_contexts", self.max_contexts)

@@ -78,6 +78,8 @@ def parse(text: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)
+    except ConfigError:
+        raise
     except (yaml.YAMLError, *_MISTAGGED) as error:
         raise ConfigError(f"not valid YAML: {_what_is_wrong(error)}") from None
     except RecursionError:

@@ -105,7 +105,7 @@ def launch(
         check_local_size(placement, os.environ)
         _settle_environment(placement)
         meeting = Meeting.open(placement, program)
-    except PipelineError as error:
+    except (PipelineError, ConfigError) as error:
         print(f"{program}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     try:

@@ -12,13 +12,14 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from data_prep.tokenizer.load import TokenizerError, load_tokenizer
-from gpst.config import ModelConfig, config_from_dict
+from gpst.config import ModelConfig
 from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
 from gpst.export.files import ModelFolder, open_model
 from gpst.model.build import build_model
 from gpst.model.classifier import split_classifier
 from pipeline.checkpoint.files import named_folder
+from pipeline.config.run import read_model
 from pipeline.errors import ConfigError, DataError
 
 
@@ -130,7 +131,7 @@ def _checkpoint(path: Path, option: str) -> StoredModel:
             "run from the same folder, or give the exported model, which brings it along"
         )
     core, _ = split_classifier(saved)
-    return StoredModel(path, config_from_dict(config["model"]), folder, lambda: core)
+    return StoredModel(path, read_model(config["model"]), folder, lambda: core)
 
 
 @dataclass(frozen=True)

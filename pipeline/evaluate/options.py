@@ -1,4 +1,4 @@
-"""A task's options: dataclass defaults < YAML file < command line."""
+"""The options of an evaluation: dataclass defaults < YAML file < command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pipeline.config.parsing import build
+from gpst.parsing import build
 from pipeline.config.run import read_config
 
 T = TypeVar("T")
@@ -47,9 +47,9 @@ def read_options(cls: type[T], arguments: Namespace) -> T:
     if getattr(arguments, "config", None):
         values.update(read_config(arguments.config, cls))
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        given = getattr(arguments, field.name, None)
-        if given is not None:
-            values[field.name] = given
+        value = getattr(arguments, field.name, None)
+        if value is not None:
+            values[field.name] = value
     return build(cls, values)
 
 

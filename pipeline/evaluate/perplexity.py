@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from data_prep.format.shard import Dataset, open_dataset
+from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
-from pipeline.evaluate.options import add_options, option, read_options
+from pipeline.evaluate.options import option
 from pipeline.evaluate.result_cache import KEPT, Kept
 from pipeline.terminal import say, shows_bars
 
@@ -30,25 +30,21 @@ SUMMARY = (
 
 @dataclass(frozen=True)
 class Options:
-    """See `add_arguments`."""
+    """The options of the command line."""
 
     model: tuple[PathText, ...] = option((), "GPST: exported folders, runs or checkpoints (seeds)")
     gpt2: tuple[PathText, ...] = option((), "GPT-2 baselines to show beside it (seeds)")
     data: PathText | None = option(None, "dataset directory of data_prep")
-    beam: int = option(20, "hypotheses a context")
-    histories: int = option(
+    beam: Count = option(20, "hypotheses a context")
+    histories: Count = option(
         1, "of them, those that go on into the next sentence with the weight of all"
     )
-    max_contexts: int | None = option(None, "a fixed choice of so many; by default all")
-    context_tokens: int | None = option(None, "by default what the model takes")
+    max_contexts: Count | None = option(None, "a fixed choice of so many; by default all")
+    context_tokens: Count | None = option(None, "by default what the model takes")
     output: PathText | None = option(None, "folder for results.json (by default the first model's)")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
 
     def __post_init__(self) -> None:
-        for name in ("beam", "histories", "max_contexts", "context_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be at least 1")
         for name in ("model", "data"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name} is missing (see --help)")
@@ -56,18 +52,12 @@ class Options:
             raise ConfigError(f"--data {self.data}: no such dataset directory")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """The task's arguments."""
-    add_options(parser, Options)
-
-
-def run(arguments: Namespace) -> int:
+def run(options: Options) -> int:
     """Evaluates and returns the exit code.
 
     Raises:
-        PipelineError: an error that a user can act on.
+        ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
-    options = read_options(Options, arguments)
     dataset = open_dataset(str(options.data))
     # What takes seconds to import comes after the checks.
     from pipeline.evaluate.held_out import unigram_perplexity

@@ -1,7 +1,7 @@
 """The configuration of a fine-tuning: dataclass defaults < YAML < key=value.
 
-One of the sections `glue`, `summarization` and `grammar_induction` says what is learned. A
-*context* is one example here.
+A section says what is learned: `glue`, `summarization`, ... (registry.py). A *context* is one
+example here.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpst.config import config_to_dict as model_to_dict
+from gpst.parsing import Count, NonNegative, build, require
 from pipeline.config import yaml_text
-from pipeline.config.parsing import (
-    build,
-    parse_override,
-    require,
-    require_number,
-    set_dotted,
-    to_plain,
-)
+from pipeline.config.parsing import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText
 from pipeline.config.removed import refuse_removed
 from pipeline.config.run import RunConfig, read_config
@@ -37,6 +32,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.load_model import StoredModel
 from pipeline.finetune.glue.config import GlueConfig
 from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
+from pipeline.finetune.registry import task_sections
 from pipeline.finetune.summarization.config import SummarizationConfig
 
 SCORE = "eval/score"
@@ -47,23 +43,16 @@ SCORE = "eval/score"
 class FinetuneTrainConfig:
     """How long, and in what batches."""
 
-    num_epochs: int
+    num_epochs: Count
     """Passes over the training examples; after each the model is evaluated and saved."""
-    global_batch_contexts: int
+    global_batch_contexts: Count
     """Examples in an optimizer step over all ranks."""
-    micro_batch_contexts_per_rank: int = 4
+    micro_batch_contexts_per_rank: Count = 4
     """Examples in one forward pass of a rank; bounds memory, changes no result."""
-    stop_at_step: int | None = None
+    stop_at_step: Count | None = None
     """Save a checkpoint and end after this many steps, as a time limit would."""
-    clip_norm: float = 1.0
+    clip_norm: NonNegative = 1.0
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_epochs", "global_batch_contexts", "micro_batch_contexts_per_rank"):
-            require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), ">= 1")
-        stop = self.stop_at_step
-        require(stop is None or stop >= 1, "train.stop_at_step", stop, ">= 1 or null")
-        require_number("train.clip_norm", self.clip_norm, low=0.0)
 
     def steps_per_epoch(self, num_examples: int) -> int:
         """Optimizer steps in which every example is seen; the last one begins the next pass."""
@@ -101,19 +90,19 @@ class FinetuneConfig:
         repeated = len(set(self.seeds)) != len(self.seeds)
         require(not repeated, "seeds", list(self.seeds), "different numbers")
         if len(self.sections) != 1:
-            found = " and ".join(self.sections) or "none"
+            *names, last = task_sections(type(self))
             raise ConfigError(
-                "the task: give one of the sections glue, summarization and grammar_induction; "
-                f"there is {found}"
+                f"the task: give one of the sections {', '.join(names)} and {last}; "
+                f"there is {' and '.join(self.sections) or 'none'}"
             )
         if self.engine.zero_stage == 3:
             raise ConfigError("engine.zero_stage: 3 is not for fine-tuning; use 0, 1 or 2")
 
     @property
-    def sections(self) -> dict[str, GlueConfig | SummarizationConfig | GrammarInductionConfig]:
-        """The sections of tasks that are there."""
-        names = ("glue", "summarization", "grammar_induction")
-        return {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+    def sections(self) -> dict[str, Any]:
+        """The sections of tasks that are not null; in a checked configuration there is one."""
+        sections = {name: getattr(self, name) for name in task_sections(type(self))}
+        return {name: section for name, section in sections.items() if section is not None}
 
     @property
     def task(self) -> str:
@@ -139,8 +128,7 @@ def load_finetune_config(path: str | Path, overrides: Sequence[str] = ()) -> Fin
     tree = read_config(path, FinetuneConfig)
     for text in overrides:
         set_dotted(tree, *parse_override(text))
-    refuse_removed(tree)
-    return build(FinetuneConfig, tree)
+    return build(FinetuneConfig, refuse_removed(tree))
 
 
 def finetune_to_yaml(config: FinetuneConfig) -> str:

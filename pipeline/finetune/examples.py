@@ -159,9 +159,9 @@ class ExampleSource(ContextSource):
             plain = replace(plain, inner=inner, atoms=self._rule)
         if self.labels is None:
             return plain
-        own = torch.from_numpy(self.labels[numbers])
+        labels = torch.from_numpy(self.labels[numbers])
         shape = plain.sentence_lengths, plain.sentences_per_context
-        return LabelledBatch(plain.tokens, *shape, own, inner=plain.inner, atoms=plain.atoms)
+        return LabelledBatch(plain.tokens, *shape, labels, inner=plain.inner, atoms=plain.atoms)
 
 
 def _table(shard: Any, number: int) -> NDArray[np.void]:

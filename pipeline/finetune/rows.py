@@ -32,9 +32,9 @@ def find_split(path: Path, split: str, required: bool = True) -> list[Path]:
     for folder in (path, path / "data"):
         for suffix in _SUFFIXES:
             exact = folder / (split + suffix)
-            found = [exact] if exact.is_file() else sorted(folder.glob(f"{split}-*{suffix}"))
-            if found:
-                return found
+            files = [exact] if exact.is_file() else sorted(folder.glob(f"{split}-*{suffix}"))
+            if files:
+                return files
     if not required:
         return []
     raise ConfigError(
@@ -50,8 +50,8 @@ def read_rows(files: Sequence[Path], columns: Sequence[str]) -> Iterator[dict[st
         DataError: a file is damaged, or has not the columns; names file, row and column.
     """
     for file in files:
-        own = _parquet(file, columns) if file.suffix == ".parquet" else _json_lines(file, columns)
-        yield from own
+        rows = _parquet(file, columns) if file.suffix == ".parquet" else _json_lines(file, columns)
+        yield from rows
 
 
 def _parquet(file: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -85,11 +85,11 @@ def _json_lines(file: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         raise DataError(f"{file}: cannot be read ({reason})") from None
 
 
-def _check_columns(place: str, wanted: Sequence[str], found: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in found]
+def _check_columns(place: str, wanted: Sequence[str], names: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in names]
     if missing:
         raise DataError(
-            f"{place}: has no {missing[0]!r}; there are {', '.join(found)}; expected are "
+            f"{place}: has no {missing[0]!r}; there are {', '.join(names)}; expected are "
             f"{', '.join(wanted)}"
         )
 

@@ -119,7 +119,7 @@ def finetune(plan: FinetunePlan, world: World) -> int:
 
 
 def _done(plan: FinetunePlan, seed: int) -> bool:
-    """Whether the seed's results are there, for the same configuration."""
+    """Whether the seed has results of the same configuration."""
     file = plan.config.seed_folder(seed) / RESULTS
     if not file.is_file():
         return False
@@ -154,10 +154,10 @@ def _one_seed(plan: FinetunePlan, seed: int, world: World) -> TrainingOutcome:
             model.load_state_dict(load_model_weights(checkpoint)[1])
         if world.is_main:
             print(f"{task.name}, seed {seed}: last evaluation, with the model of step {chosen}")
-        found = task.finish(model.eval(), world, folder)
+        results = task.finish(model.eval(), world, folder)
         if world.is_main:
-            assert found is not None
-            _write_seed(plan, seed, chosen, first_print[0], found)
+            assert results is not None
+            _write_seed(plan, seed, chosen, first_print[0], results)
 
     return train(plan.plans[seed], world, build, task.evaluation(), finish)
 
@@ -169,7 +169,7 @@ def _chosen_step(folder: Path, config: RunConfig) -> int:
 
 
 def _write_seed(
-    plan: FinetunePlan, seed: int, step: int, model_print: str, found: dict[str, Any]
+    plan: FinetunePlan, seed: int, step: int, model_print: str, task_results: dict[str, Any]
 ) -> None:
     per_epoch = plan.config.train.steps_per_epoch(plan.num_examples)
     results = {
@@ -182,7 +182,7 @@ def _write_seed(
         "model": {"path": plan.config.init, "fingerprint": model_print},
         "model_config": to_plain(plan.stored.config),
         "data": _data(plan),
-        **found,
+        **task_results,
     }
     Outcome(plan.config.seed_folder(seed)).write_results(results)
 
@@ -221,8 +221,8 @@ def _write_summary(plan: FinetunePlan) -> None:
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
     """Mean, (population) deviation and the values of each score."""
-    found = {}
+    summary = {}
     for name in scores[0]:
-        values = [own[name] for own in scores]
-        found[name] = {"mean": fmean(values), "deviation": pstdev(values), "values": values}
-    return found
+        values = [seed_scores[name] for seed_scores in scores]
+        summary[name] = {"mean": fmean(values), "deviation": pstdev(values), "values": values}
+    return summary

@@ -31,11 +31,11 @@ class FinetuneTask(ABC):
     heading: str
     """Of the table's first column: what is scored."""
     protocol: str
-    """What was done, in a sentence, for results.json."""
+    """The procedure in a sentence, for results.json."""
     num_labels: int | None = None
     """Classes of the examples' labels; None: the model stays a language model."""
     needs_trees = False
-    """Only a GPST will do."""
+    """The model must be a GPST."""
     atoms: AtomRule = "constrain_tree"
     """Whether the chart's cells may cross the examples' atoms, if they have any."""
     selects = True
@@ -74,7 +74,7 @@ class FinetuneTask(ABC):
         Args:
             folder: the seed's run; predictions.jsonl and the like are written there.
         Returns:
-            on rank 0 "scores" (name -> number) and whatever else results.json shall say.
+            on rank 0 "scores" (name -> number) and other entries of results.json.
         """
 
     def report(self, results: Mapping[str, Any]) -> str:
@@ -92,9 +92,9 @@ def shared(world: World, count: int) -> range:
     return range(world.rank, count, world.size)
 
 
-def gathered(world: World, own: Mapping[int, Any]) -> list[Any]:
-    """What all ranks found by item number, in the order of the items."""
-    found: dict[int, Any] = {}
-    for part in world.gather(dict(own)):
-        found.update(part)
-    return [found[number] for number in sorted(found)]
+def gathered(world: World, results: Mapping[int, Any]) -> list[Any]:
+    """The results of all ranks, by item number, in the order of the items."""
+    everyones: dict[int, Any] = {}
+    for part in world.gather(dict(results)):
+        everyones.update(part)
+    return [everyones[number] for number in sorted(everyones)]

@@ -50,9 +50,9 @@ class TextReader:
         plain = [" ".join(text.split()) for text in texts]
         whole = [(" " if goes_on else "") + text if text else "" for text in plain]
         full = [number for number, text in enumerate(whole) if text]
-        found: list[Sentences] = [[] for _ in texts]
+        encoded: list[Sentences] = [[] for _ in texts]
         if not full:
-            return found
+            return encoded
         # A lone surrogate cannot be written in UTF-8.
         parts = [whole[number].encode("utf-8", "replace") for number in full]
         ends = np.cumsum([len(part) for part in parts])
@@ -65,9 +65,9 @@ class TextReader:
         ids = [e.ids for e in self._encoder.encode_batch(sentences, add_special_tokens=False)]
         first = 0
         for number, last in zip(full, sentence_ends.tolist(), strict=True):
-            found[number] = [own for own in ids[first:last] if own]
+            encoded[number] = [sentence for sentence in ids[first:last] if sentence]
             first = last
-        return found
+        return encoded
 
 
 def length(sentences: Sentences) -> int:
@@ -77,13 +77,13 @@ def length(sentences: Sentences) -> int:
 
 def cut(sentences: Sentences, limit: int) -> Sentences:
     """The first `limit` tokens of a text."""
-    kept: Sentences = []
+    shortened: Sentences = []
     for sentence in sentences:
         if limit <= 0:
             break
-        kept.append(sentence[:limit])
+        shortened.append(sentence[:limit])
         limit -= len(sentence)
-    return kept
+    return shortened
 
 
 def cut_pair(first: Sentences, second: Sentences, limit: int) -> tuple[Sentences, Sentences, bool]:

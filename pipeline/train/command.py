@@ -111,7 +111,7 @@ class TrainingCommand(Generic[C, P]):
                 return 0
             if arguments.dry_run:
                 return self._dry_run(arguments)
-        except PipelineError as error:
+        except (PipelineError, ConfigError) as error:
             if _is_alone():
                 return report(error, self.name)
             # Of several ranks the first says it below, so that one line appears.

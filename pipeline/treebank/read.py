@@ -12,11 +12,11 @@ from pipeline.treebank.tree import Constituent, GoldTree, unescape
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _OUTER = ("", "TOP", "ROOT", "S1", "VROOT")
-"""Labels of a bracket around the whole tree that is no constituent."""
+"""Labels of an outer bracket that is not a constituent."""
 
 
 class TreebankError(DataError):
-    """A treebank's file cannot be read; the message names the file, the line and the fault."""
+    """A treebank's file cannot be read; the message names the file, the line and the mistake."""
 
 
 def read_trees(path: str | Path) -> list[GoldTree]:
@@ -26,7 +26,7 @@ def read_trees(path: str | Path) -> list[GoldTree]:
     out; punctuation stays (`GoldTree.without_punctuation`).
 
     Raises:
-        TreebankError: there is no file, or one holds what is no tree.
+        TreebankError: no file, or a line that is not a tree.
     """
     path = Path(path)
     files = sorted(path.rglob("*.mrg")) if path.is_dir() else [path]
@@ -49,7 +49,7 @@ def read_unlabelled(path: str | Path) -> list[GoldTree]:
     """The trees of a file with an unlabelled bracketing, "((the dog) barks)", a line.
 
     Raises:
-        TreebankError: a line holds no balanced bracketing, or there is none.
+        TreebankError: a line is not a balanced bracketing, or the file is empty.
     """
     trees = []
     for number, line in enumerate(_read(Path(path)).split("\n"), 1):
@@ -61,7 +61,7 @@ def read_unlabelled(path: str | Path) -> list[GoldTree]:
 
 
 def parse_brackets(text: str | Sequence[str], place: str = "tree") -> GoldTree:
-    """The tree that a labelled bracketing describes, with all it holds.
+    """The tree that a labelled bracketing describes, with traces and function tags.
 
     Args:
         text: the bracketing, or its tokens.
@@ -85,53 +85,53 @@ class _Builder:
         self._words: list[str] = []
         self._tags: list[str] = []
         self._opened: list[int] = []
-        """Constituents that are not closed yet, as positions in _found."""
-        self._found: list[Constituent] = []
+        """Positions in _constituents of those that are not closed yet."""
+        self._constituents: list[Constituent] = []
 
     def take(self, tokens: Sequence[str]) -> int:
-        """Takes what comes next, given up to four tokens; returns how many it was."""
+        """Reads the next element from up to four tokens; returns how many it read."""
         first = tokens[0]
         if first == ")":
             self._close()
             return 1
         if first != "(":
-            raise self._fault(f"the word {first!r} has no tag; words stand as (TAG word)")
+            raise self._error(f"the word {first!r} has no tag; words stand as (TAG word)")
         label = tokens[1] if len(tokens) > 1 and tokens[1] not in "()" else None
         if label is not None and len(tokens) > 2 and tokens[2] not in "()":
             if tokens[3:] != [")"]:
-                raise self._fault(
+                raise self._error(
                     f"{tokens[2]!r} is not alone under {label!r}; words stand as (TAG word)"
                 )
             self._words.append(unescape(tokens[2]))
             self._tags.append(label)
             return 4
-        self._opened.append(len(self._found))
-        self._found.append(Constituent(len(self._words), -1, label or ""))
+        self._opened.append(len(self._constituents))
+        self._constituents.append(Constituent(len(self._words), -1, label or ""))
         return 1 if label is None else 2
 
     def _close(self) -> None:
         if not self._opened:
-            raise self._fault("a closing bracket too many")
+            raise self._error("a closing bracket too many")
         position = self._opened.pop()
-        constituent = self._found[position]
+        constituent = self._constituents[position]
         if constituent.start == len(self._words):
-            raise self._fault(f"a bracket {constituent.label!r} without words")
-        self._found[position] = replace(constituent, end=len(self._words) - 1)
+            raise self._error(f"a bracket {constituent.label!r} without words")
+        self._constituents[position] = replace(constituent, end=len(self._words) - 1)
 
     def tree(self) -> GoldTree:
-        """The tree, once all is taken."""
+        """The tree, after the last token."""
         if self._opened:
-            raise self._fault("a bracket is never closed")
-        return GoldTree(tuple(self._words), tuple(self._tags), tuple(self._found))
+            raise self._error("a bracket is never closed")
+        return GoldTree(tuple(self._words), tuple(self._tags), tuple(self._constituents))
 
-    def _fault(self, what: str) -> TreebankError:
+    def _error(self, what: str) -> TreebankError:
         return TreebankError(f"{self._place}: {what}")
 
 
 def _unlabelled(tokens: Sequence[str], place: str) -> GoldTree:
     words: list[str] = []
     opened: list[int] = []
-    found: list[Constituent] = []
+    constituents: list[Constituent] = []
     for number, token in enumerate(tokens):
         if opened == [] and number > 0:
             raise TreebankError(f"{place}: more than one tree on the line")
@@ -143,13 +143,13 @@ def _unlabelled(tokens: Sequence[str], place: str) -> GoldTree:
             start = opened.pop()
             if start == len(words):
                 raise TreebankError(f"{place}: brackets without words")
-            found.append(Constituent(start, len(words) - 1, ""))
+            constituents.append(Constituent(start, len(words) - 1, ""))
         else:
             words.append(unescape(token))
     if opened:
         raise TreebankError(f"{place}: a bracket is never closed")
-    found.sort(key=lambda c: (c.start, -c.end))
-    return GoldTree(tuple(words), ("",) * len(words), tuple(found))
+    constituents.sort(key=lambda c: (c.start, -c.end))
+    return GoldTree(tuple(words), ("",) * len(words), tuple(constituents))
 
 
 def _bracketings(text: str, name: str) -> Iterator[tuple[int, list[str]]]:

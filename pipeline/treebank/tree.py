@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 PUNCTUATION_TAGS = frozenset(
     [",", ".", ":", "``", "''", "-LRB-", "-RRB-", "#", "$", "C$", "A$", "HYPH", "NFP"]
 )
-"""Tags of words that are no words: the Penn Treebank's punctuation and currency signs, as Kim et
+"""Tags of tokens that are not words: the Penn Treebank's punctuation and currency signs, as Kim et
 al. (2019) leave them out, and the two that OntoNotes added (hyphens, superfluous punctuation)."""
 
 TRACE_TAG = "-NONE-"
@@ -54,9 +54,9 @@ class GoldTree:
 
     def keep(self, wanted: Callable[[str, str], bool]) -> GoldTree:
         """The tree of the words for which wanted(word, tag); constituents left empty vanish."""
-        kept = [wanted(word, tag) for word, tag in zip(self.words, self.tags, strict=True)]
+        keeps = [wanted(word, tag) for word, tag in zip(self.words, self.tags, strict=True)]
         before = [0]
-        for keep in kept:
+        for keep in keeps:
             before.append(before[-1] + keep)
         moved = [
             Constituent(before[c.start], before[c.end + 1] - 1, c.label)
@@ -64,8 +64,8 @@ class GoldTree:
             if before[c.end + 1] > before[c.start]
         ]
         return GoldTree(
-            tuple(word for word, keep in zip(self.words, kept, strict=True) if keep),
-            tuple(tag for tag, keep in zip(self.tags, kept, strict=True) if keep),
+            tuple(word for word, keep in zip(self.words, keeps, strict=True) if keep),
+            tuple(tag for tag, keep in zip(self.tags, keeps, strict=True) if keep),
             tuple(moved),
         )
 

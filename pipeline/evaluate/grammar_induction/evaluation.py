@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,25 +19,18 @@ from pipeline.evaluate.grammar_induction.f1 import (
 )
 from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
 from pipeline.evaluate.grammar_induction.options import Options
-from pipeline.evaluate.options import add_options, read_options
 from pipeline.evaluate.results import Outcome, fingerprint, table
 from pipeline.treebank import GoldTree, read_unlabelled
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """The task's arguments."""
-    add_options(parser, Options)
-
-
-def run(arguments: Namespace) -> int:
+def run(options: Options) -> int:
     """Evaluates and returns the exit code.
 
     Raises:
-        PipelineError: an error that a user can act on.
+        ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
-    options = read_options(Options, arguments)
     assert options.trees is not None
     outcome = Outcome.at(options.output)
     gold, dropped = _gold(options.trees, options)

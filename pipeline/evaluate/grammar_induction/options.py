@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.config.parsing import require
+from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 from pipeline.evaluate.options import option
@@ -13,7 +13,7 @@ from pipeline.evaluate.options import option
 
 @dataclass(frozen=True)
 class Options:
-    """See `add_arguments`."""
+    """The options of the command line."""
 
     trees: PathText | None = option(
         None, "gold trees: a tree a line, a .mrg file, or a folder of them"
@@ -39,7 +39,7 @@ class Options:
         "how the pieces of a word become a constituent of the inside trees: only the tree may not "
         "cut it (the authors' code), or the chart has no cell that crosses its edge",
     )
-    beam: int = option(20, "hypotheses kept in the search")
+    beam: Count = option(20, "hypotheses kept in the search")
     sync: bool = option(True, "compare hypotheses word by word; no: action by action")
     punctuation: bool = option(False, "keep punctuation, which is told by its tags")
     lower: bool = option(True, "lower-case the words")
@@ -47,16 +47,14 @@ class Options:
         True, "read sentences as inside a text, after a space; no: as documents of their own"
     )
     max_sentences: int | None = option(None, "only the first so many trees, for a quick look")
-    batch_tokens: int = option(2048, "tokens parsed at once")
-    num_random: int = option(5, "random baselines, seeds 0, 1, ...")
+    batch_tokens: Count = option(2048, "tokens parsed at once")
+    num_random: Count = option(5, "random baselines, seeds 0, 1, ...")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
     output: PathText = option(
         "runs/evaluate/grammar_induction", "folder for results.json and trees"
     )
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch_tokens", "num_random"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), ">= 1")
         if self.trees is None:
             raise ConfigError("--trees is missing: give the gold trees to score against")
         if self.model and self.predictions:

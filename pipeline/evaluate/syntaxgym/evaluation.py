@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipeline.config.parsing import require
+from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
-from pipeline.evaluate.options import add_options, option, read_options
+from pipeline.evaluate.options import option
 from pipeline.evaluate.result_cache import KEPT, Kept
 from pipeline.evaluate.results import Outcome, fingerprint, table
 from pipeline.evaluate.syntaxgym.suites import CIRCUITS, Suite, read_suites
@@ -26,45 +25,36 @@ SUMMARY = "accuracy on the SyntaxGym suites, by circuit"
 
 @dataclass(frozen=True)
 class Options:
-    """See `add_arguments`."""
+    """The options of the command line."""
 
     model: tuple[PathText, ...] = option(
         (), "exported models, checkpoints or runs; of several (seeds): mean and deviation"
     )
     suites: PathText | None = option(None, "folder of SyntaxGym suites, or one suite's .json file")
-    beam: int = option(300, "hypotheses in GPST's prefix probabilities")
-    batch_tokens: int | None = option(
+    beam: Count = option(300, "hypotheses in GPST's prefix probabilities")
+    batch_tokens: Count | None = option(
         None, "tokens read at once (by default 4096 for GPT-2; for GPST 76800 over all hypotheses)"
     )
     attach_punctuation: bool = option(
         False, "no space before punctuation, as in running text; the suites have one"
     )
-    max_items: int | None = option(None, "only the first items of each suite, for a quick look")
+    max_items: Count | None = option(None, "only the first items of each suite, for a quick look")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
     output: PathText = option("runs/evaluate/syntactic_generalization", "folder for results.json")
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch_tokens", "max_items"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, value, ">= 1")
         if not self.model:
             raise ConfigError("--model is missing: give an exported model, a checkpoint or a run")
         if self.suites is None:
             raise ConfigError("--suites is missing: give the folder of SyntaxGym's JSON files")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """The task's arguments."""
-    add_options(parser, Options)
-
-
-def run(arguments: Namespace) -> int:
+def run(options: Options) -> int:
     """Evaluates and returns the exit code.
 
     Raises:
-        PipelineError: an error that a user can act on.
+        ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
-    options = read_options(Options, arguments)
     assert options.suites is not None
     outcome = Outcome.at(options.output)
     suites = read_suites(options.suites, options.attach_punctuation)

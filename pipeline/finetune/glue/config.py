@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.config.parsing import require
+from gpst.parsing import Count, require
 from pipeline.config.paths import PathText
 
 GlueName = Literal["sst2", "cola", "mrpc", "qqp", "qnli", "rte", "mnli"]
@@ -23,9 +23,8 @@ class GlueConfig:
     """Cuts the texts into sentences (data_prep/segment); none: a text is one sentence."""
     predict_test: bool = True
     """Also predict the test set, for the GLUE server."""
-    batch_tokens: int = 8192
+    batch_tokens: Count = 8192
     """Tokens in a forward pass of the evaluation."""
 
     def __post_init__(self) -> None:
         require(bool(self.path), "glue.path", self.path, "a folder's path")
-        require(self.batch_tokens >= 1, "glue.batch_tokens", self.batch_tokens, ">= 1")

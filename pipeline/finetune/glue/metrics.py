@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
-def _f1(gold: Sequence[int], found: Sequence[int]) -> float:
+def _f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
     # 0 where no text is of class 1, without a warning; the library's types do not know numbers.
-    return float(f1_score(gold, found, zero_division=0))  # type: ignore[arg-type]
+    return float(f1_score(gold, predicted, zero_division=0))  # type: ignore[arg-type]
 
 
-def _matthews(gold: Sequence[int], found: Sequence[int]) -> float:
+def _matthews(gold: Sequence[int], predicted: Sequence[int]) -> float:
     # With one class alone there is nothing to correlate; the library would warn.
-    return float(matthews_corrcoef(gold, found)) if len({*gold, *found}) > 1 else 0.0
+    return float(matthews_corrcoef(gold, predicted)) if len({*gold, *predicted}) > 1 else 0.0
 
 
 METRICS: dict[str, Callable[[Sequence[int], Sequence[int]], float]] = {
-    "accuracy": lambda gold, found: float(accuracy_score(gold, found)),
+    "accuracy": lambda gold, predicted: float(accuracy_score(gold, predicted)),
     "f1": _f1,
     "matthews": _matthews,
 }

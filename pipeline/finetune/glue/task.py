@@ -70,12 +70,12 @@ class GlueTask(FinetuneTask):
         second: list[Sentences] = [[] for _ in rows]
         if len(self.layout.tsv) == 2:
             second = self.reader.read([row.texts[1] for row in rows], goes_on=True)
-        found, num_cut = [], 0
+        texts, num_cut = [], 0
         for a, b in zip(first, second, strict=True):
             a, b, was_cut = cut_pair(a, b, self.max_context_tokens - 2)
             num_cut += was_cut
-            found.append([*a, *b, [self.reader.cls], [self.reader.end]])
-        return found, num_cut
+            texts.append([*a, *b, [self.reader.cls], [self.reader.end]])
+        return texts, num_cut
 
     def evaluation(self) -> TaskEvaluation:
         def evaluate(model: nn.Module, world: World) -> dict[str, float]:
@@ -99,11 +99,11 @@ class GlueTask(FinetuneTask):
             predicted = self._predict(model, rows, world)
             gold = [row.label for row in rows if row.label is not None]
             suffix = split.removeprefix("dev").replace("_", "/")
-            own = figures(self.layout.metrics, gold, predicted)
-            scores |= {name + suffix: value for name, value in own.items()}
+            values = figures(self.layout.metrics, gold, predicted)
+            scores |= {name + suffix: value for name, value in values.items()}
             lines += [
-                {"split": split, "index": i, "texts": row.texts, "label": row.label, "found": found}
-                for i, (row, found) in enumerate(zip(rows, predicted, strict=True))
+                {"split": split, "index": i, "texts": row.texts, "label": row.label, "found": label}
+                for i, (row, label) in enumerate(zip(rows, predicted, strict=True))
             ]
         return scores, lines
 
@@ -112,11 +112,11 @@ class GlueTask(FinetuneTask):
         assert isinstance(model, Classifier)
         mine = list(shared(world, len(rows)))
         texts, _ = self.encode([rows[number] for number in mine])
-        found: dict[int, int] = {}
+        labels: dict[int, int] = {}
         for group in batches([length(text) for text in texts], self.config.batch_tokens):
             classes = model.predict([texts[place] for place in group]).tolist()
-            found.update((mine[place], k) for place, k in zip(group, classes, strict=True))
-        return gathered(world, found)
+            labels.update((mine[place], k) for place, k in zip(group, classes, strict=True))
+        return gathered(world, labels)
 
     def finish(self, model: nn.Module, world: World, folder: Path) -> dict[str, Any] | None:
         scores, lines = self._dev(model, world)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.config.parsing import require
+from gpst.parsing import Count, require
 from pipeline.config.paths import PathText
 
 
@@ -23,7 +23,7 @@ class GrammarInductionConfig:
     """The composition model's trees, those of word-level search."""
     select_by: Literal["inside", "left-to-right"] = "left-to-right"
     """The parser whose F1 chooses the best epoch."""
-    beam: int = 20
+    beam: Count = 20
     """Hypotheses kept in the search."""
     sync: bool = True
     """Hypotheses are compared word by word; false: action by action (ablation)."""
@@ -38,15 +38,12 @@ class GrammarInductionConfig:
     cut it (the authors' code), or the chart has no cell that crosses its edge."""
     train_with_atoms: bool = True
     """The word pieces of a word are a constituent in training, as they always are in parsing."""
-    max_sentences: int | None = None
+    max_sentences: Count | None = None
     """Only the first so many trees of each file, for a quick look."""
-    batch_tokens: int = 2048
+    batch_tokens: Count = 2048
     """Tokens parsed at once."""
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch_tokens", "max_sentences"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"grammar_induction.{name}", value, ">= 1")
         known = self.select_by in self.parsers
         allowed = f"one of grammar_induction.parsers {list(self.parsers)}"
         require(known, "grammar_induction.select_by", self.select_by, allowed)

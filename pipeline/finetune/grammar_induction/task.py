@@ -55,9 +55,9 @@ class GrammarInductionTask(FinetuneTask):
         return [file for path in paths for file in tree_files(Path(path))]
 
     def key(self) -> Sequence[Any]:
-        own = self.config
-        cleaning = (own.punctuation, own.lower, own.leading_space, own.max_sentences)
-        return (own.train, *cleaning, own.train_with_atoms)
+        config = self.config
+        cleaning = (config.punctuation, config.lower, config.leading_space, config.max_sentences)
+        return (config.train, *cleaning, config.train_with_atoms)
 
     def examples(self) -> dict[Split, Iterable[Example]]:
         return {"train": self._training()}
@@ -72,8 +72,8 @@ class GrammarInductionTask(FinetuneTask):
             yield Example([sentence.tokens], inner=inner)
 
     def _gold(self, path: str) -> tuple[list[GoldTree], int]:
-        own = self.config
-        return gold_trees(path, own.punctuation, own.lower, own.max_sentences)
+        config = self.config
+        return gold_trees(path, config.punctuation, config.lower, config.max_sentences)
 
     def evaluation(self) -> TaskEvaluation:
         gold, _ = self._gold(self.config.valid)
@@ -104,7 +104,7 @@ class GrammarInductionTask(FinetuneTask):
             for number in mine
         ]
         with evaluating(model):
-            found = parse(
+            trees = parse(
                 model,
                 sentences,
                 parser=parser,
@@ -113,8 +113,8 @@ class GrammarInductionTask(FinetuneTask):
                 sync=self.config.sync,
                 batch_tokens=self.config.batch_tokens,
             )
-            own = {mine[place]: list(tree.internal_spans) for place, tree in found}
-        return gathered(world, own)
+            spans = {mine[place]: list(tree.internal_spans) for place, tree in trees}
+        return gathered(world, spans)
 
     def finish(self, model: nn.Module, world: World, folder: Path) -> dict[str, Any] | None:
         gold, _ = self._gold(self.config.test)

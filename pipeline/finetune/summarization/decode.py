@@ -38,11 +38,11 @@ def write_summaries(
         final_tokens: tokens that may end a sentence.
     """
     if isinstance(model, GPT2Baseline):
-        found = _gpt2(model, prompts, seeds, config, end_token)
+        summaries = _gpt2(model, prompts, seeds, config, end_token)
     else:
         assert isinstance(model, GPSTModel)
-        found = _gpst(model, prompts, seeds, config, final_tokens, end_token)
-    return [words[:-1] if words[-1:] == [end_token] else words for words in found]
+        summaries = _gpst(model, prompts, seeds, config, final_tokens, end_token)
+    return [words[:-1] if words[-1:] == [end_token] else words for words in summaries]
 
 
 def _gpst(
@@ -55,7 +55,7 @@ def _gpst(
 ) -> list[list[int]]:
     sampling = Sampling(top_k=config.top_k) if config.decoding == "sample" else None
     if sampling is not None and config.sync:
-        found = sample_words(
+        samples = sample_words(
             model,
             prompts,
             max_new_tokens=config.summary_tokens,
@@ -65,7 +65,7 @@ def _gpst(
             end_token=end_token,
             beam=config.beam,
         )
-        return [one.tokens for one in found]
+        return [one.tokens for one in samples]
     # The ablation draws or compares actions; prompts are read one by one.
     return [
         generate(
@@ -126,7 +126,7 @@ def _sampled(
     """Each row draws with a generator of its own, so that it does not depend on its batch."""
     random = [torch.Generator().manual_seed(seed) for seed in seeds]
     sampling = Sampling(top_k=config.top_k)
-    found: list[list[int]] = [[] for _ in seeds]
+    rows: list[list[int]] = [[] for _ in seeds]
     position, cache = (mask.long().cumsum(1) - 1).clamp_min(0), DynamicCache()
     for _ in range(config.summary_tokens):
         out = model.gpt2(
@@ -140,15 +140,15 @@ def _sampled(
         words = [
             int(drawn_from(logits[k : k + 1], sampling, random[k])[0]) for k in range(len(ids))
         ]
-        for row, word in zip(found, words, strict=True):
+        for row, word in zip(rows, words, strict=True):
             if row[-1:] != [end_token]:
                 row.append(word)
-        if all(row[-1] == end_token for row in found):
+        if all(row[-1] == end_token for row in rows):
             break
         ids = torch.tensor(words, device=ids.device)[:, None]
         mask = torch.cat((mask, mask.new_ones(len(mask), 1)), 1)
         position = position[:, -1:] + 1
-    return found
+    return rows
 
 
 def _ended(row: list[int], end_token: int) -> list[int]:

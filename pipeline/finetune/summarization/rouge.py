@@ -13,13 +13,13 @@ NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 def rouge(references: Sequence[str], summaries: Sequence[str]) -> list[dict[str, float]]:
     """F-measures in percent of each summary, by ROUGE-1, ROUGE-2 and ROUGE-L."""
     scorer = RougeScorer(list(NAMES), use_stemmer=True)
-    found = []
+    rows = []
     for reference, summary in zip(references, summaries, strict=True):
         scores = scorer.score(reference, summary)
-        found.append({name: 100.0 * scores[key].fmeasure for key, name in NAMES.items()})
-    return found
+        rows.append({name: 100.0 * scores[key].fmeasure for key, name in NAMES.items()})
+    return rows
 
 
 def mean_rouge(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     """Means over summaries."""
-    return {name: fmean(own[name] for own in scores) for name in NAMES.values()}
+    return {name: fmean(row[name] for row in scores) for name in NAMES.values()}

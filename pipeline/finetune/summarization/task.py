@@ -59,8 +59,9 @@ class SummarizationTask(FinetuneTask):
         return self.source.files()
 
     def key(self) -> Sequence[Any]:
-        own = self.config
-        return (own.dataset, own.path, own.subset, own.document_tokens, own.summary_tokens)
+        config = self.config
+        sizes = (config.document_tokens, config.summary_tokens)
+        return (config.dataset, config.path, config.subset, *sizes)
 
     def examples(self) -> dict[Split, Iterable[Example]]:
         return {
@@ -88,14 +89,14 @@ class SummarizationTask(FinetuneTask):
     def finish(self, model: nn.Module, world: World, folder: Path) -> dict[str, Any] | None:
         pairs = list(self.source.pairs("test", self.config.max_test))
         mine = list(shared(world, len(pairs)))
-        own = self._summarize(model, [pairs[number] for number in mine], mine, world)
-        summaries = gathered(world, dict(zip(mine, own, strict=True)))
+        texts = self._summarize(model, [pairs[number] for number in mine], mine, world)
+        summaries = gathered(world, dict(zip(mine, texts, strict=True)))
         if not world.is_main:
             return None
         scores = rouge([pair.summary for pair in pairs], summaries)
         lines = (
-            {"index": number, "summary": found, "reference": pair.summary, **score}
-            for number, (pair, found, score) in enumerate(
+            {"index": number, "summary": summary, "reference": pair.summary, **score}
+            for number, (pair, summary, score) in enumerate(
                 zip(pairs, summaries, scores, strict=True)
             )
         )
@@ -108,7 +109,7 @@ class SummarizationTask(FinetuneTask):
         """A summary for each pair's document; similar lengths share a batch."""
         documents, _ = self._documents(pairs)
         order = sorted(range(len(pairs)), key=lambda place: length(documents[place]))
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         hidden = not (world.is_main and shows_bars())
         bar = tqdm(total=len(pairs), unit=" documents", disable=hidden)
         for group in chunks(order, self.config.batch_documents):
@@ -123,7 +124,7 @@ class SummarizationTask(FinetuneTask):
                 self.reader.end,
             )
             for place, words in zip(group, written, strict=True):
-                found[place] = self._codec.decode(words).strip()
+                texts[place] = self._codec.decode(words).strip()
             bar.update(len(group))
         bar.close()
-        return [found[place] for place in range(len(pairs))]
+        return [texts[place] for place in range(len(pairs))]

@@ -54,11 +54,6 @@ def test_old_and_missing_packages_are_named(tmp_path, monkeypatch):
     assert "torch" not in text
 
 
-def test_versions_compare_as_numbers():
-    assert doctor._numbers("2.13.0+cpu") > doctor._numbers("2.9")
-    assert doctor._numbers("unknown") == ()
-
-
 def test_a_lock_of_a_killed_compilation_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     assert CHECKS["extension locks"](tmp_path).status == "ok"
@@ -119,10 +114,9 @@ def test_a_folder_named_mpi4py_is_not_mpi4py(tmp_path, monkeypatch):
     assert CHECKS["MPI"](tmp_path).status == "warn"
 
 
-def test_missing_programs_are_warnings(tmp_path, monkeypatch):
+def test_a_missing_mpirun_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert CHECKS["MPI"](tmp_path).status == "warn"
-    assert CHECKS["compilers"](tmp_path).status == "warn"
 
 
 def test_a_gpu_that_pytorch_cannot_use(tmp_path, monkeypatch):

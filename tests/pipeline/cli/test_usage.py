@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from pipeline.__main__ import TASKS, main
+from pipeline.__main__ import main
 from pipeline.checkpoint.files import publish, step_name
 from pipeline.checkpoint.trainer_state import first_state
+from pipeline.cli.commands import COMMANDS
 from pipeline.config.run import load_config
 from pipeline.train.preflight import check_run
 
@@ -89,7 +90,7 @@ def test_help_names_every_task(capsys):
     assert main(["--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert all(f"\n  {task} " in out for task in TASKS)
+    assert all(f"\n  {task} " in out for task in COMMANDS)
 
 
 def test_no_task_is_one_line(capsys):

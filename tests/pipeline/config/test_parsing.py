@@ -13,11 +13,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpst import parsing
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig, config_from_dict
+from gpst.parsing import build
 from pipeline.config import run as run
 from pipeline.config import yaml_text
-from pipeline.config.parsing import build, parse_override, to_plain
+from pipeline.config.parsing import parse_override, to_plain
 from pipeline.config.run import load_config
 from pipeline.errors import ConfigError
 from pipeline.evaluate import perplexity
@@ -29,15 +29,14 @@ from pipeline.finetune.config import (
     load_finetune_config,
 )
 from pipeline.finetune.glue.config import GlueConfig
-from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
-from pipeline.finetune.summarization.config import SummarizationConfig
+from pipeline.finetune.registry import task_sections
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SECTIONS: list[type] = [
     run.RunConfig, run.DataConfig, run.DatasetConfig, run.TrainConfig, run.OptimConfig,
     run.StructureConfig, run.EngineConfig, run.CheckpointConfig, run.MonitorConfig,
     run.EvaluateConfig, GPSTConfig, GPT2Config, CompositionConfig, ParserConfig, FinetuneConfig,
-    FinetuneTrainConfig, GlueConfig, SummarizationConfig, GrammarInductionConfig,
+    FinetuneTrainConfig, *task_sections(FinetuneConfig).values(),
     perplexity.Options, grammar_induction.Options, syntactic_generalization.Options,
 ]  # fmt: skip
 INF = float("inf")
@@ -85,8 +84,8 @@ def test_every_field_refuses_every_other_type_in_one_line(cls, name):
     wrong = [value for value in WRONG.values() if not fits(hint, value)]
     assert len(wrong) >= 5
     for value in wrong:
-        with pytest.raises((parsing.ConfigError, ConfigError)) as caught:
-            parsing.build(cls, {name: value}, "section.")
+        with pytest.raises(ConfigError) as caught:
+            build(cls, {name: value}, "section.")
         line = str(caught.value)
         # What is missing beside it may be named before it.
         if " is missing" not in line:
@@ -247,9 +246,9 @@ def test_a_model_made_in_python_holds_its_types_too():
         {"parser": {}},
     ):
         [name] = wrong
-        with pytest.raises(parsing.ConfigError, match=f"^{name}: "):
+        with pytest.raises(ConfigError, match=f"^{name}: "):
             GPSTConfig(vocab_size=9, bos_token_id=0, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(parsing.ConfigError, match=r"^composition\.dim: 16\.0 is not allowed"):
+    with pytest.raises(ConfigError, match=r"^composition\.dim: 16\.0 is not allowed"):
         CompositionConfig(dim=16.0)  # type: ignore[arg-type]
 
 

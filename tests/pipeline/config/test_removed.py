@@ -1,4 +1,4 @@
-"""Settings that were removed: refused where they are given, left out where they are stored."""
+"""Settings that were removed: refused when a user turns them on, left out of stored configs."""
 
 from __future__ import annotations
 
@@ -34,16 +34,23 @@ def with_setting(plain: dict, value: str) -> dict:
     return {**plain, "engine": {**plain.get("engine", {}), "plan_ahead": value}}
 
 
-@pytest.mark.parametrize("value", ["none", "steps"])
-def test_a_user_who_gives_one_is_told_that_it_was_removed(toy_config, value):
+def test_a_user_who_turns_one_on_is_told_that_it_was_removed(toy_config):
     with pytest.raises(ConfigError, match=REFUSED):
-        load_config(toy_config, [f"engine.plan_ahead={value}"])
-    given = with_setting(yaml.safe_load(toy_config.read_text()), value)
-    toy_config.write_text(yaml.safe_dump(given))
+        load_config(toy_config, ["engine.plan_ahead=steps"])
+    setting_on = with_setting(yaml.safe_load(toy_config.read_text()), "steps")
+    toy_config.write_text(yaml.safe_dump(setting_on))
     with pytest.raises(ConfigError, match=REFUSED):
         load_config(toy_config)
     with pytest.raises(ConfigError, match=r"^engine: 3 is not allowed"):
         load_config(toy_config, ["engine=3"])
+
+
+def test_the_config_file_that_an_old_run_wrote_loads(toy_config):
+    config = load_config(toy_config)
+    written = with_setting(config_to_dict(config), "none")
+    toy_config.write_text(yaml.safe_dump(written))
+    assert load_config(toy_config) == config
+    assert load_config(toy_config, ["engine.plan_ahead=none"]) == config
 
 
 def test_fine_tuning_tells_it_too(tmp_path):

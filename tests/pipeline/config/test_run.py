@@ -7,7 +7,6 @@ import yaml
 
 from data_prep.errors import DataPrepError, UsageError
 from data_prep.format.manifest import Manifest, TokenizerRecord
-from gpst.config import ConfigError as ModelConfigError
 from gpst.config import GPSTConfig
 from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
 from pipeline.config.run import (
@@ -302,7 +301,6 @@ def test_a_model_that_does_not_fit_is_refused(run_file, override, message):
         (PipelineError("x", exit_code=7), "x", 7),
         (DataPrepError("x"), "x", 3),
         (UsageError("x"), "x", 2),
-        (ModelConfigError("kind: 3"), "model: kind: 3", 2),
         (KeyboardInterrupt(), "interrupted", 130),
     ],
 )

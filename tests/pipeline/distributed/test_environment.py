@@ -224,9 +224,9 @@ def test_an_option_given_twice_is_refused(toy_config, capsys, tmp_path):
     )
     assert main(["finetune", *twice]) == 2
     assert "--config is given twice" in capsys.readouterr().err
-    from pipeline.cli.evaluate import TASKS
     from pipeline.cli.evaluate import main as evaluate
+    from pipeline.evaluate.registry import EVALUATIONS
 
-    for task in TASKS:
+    for task in EVALUATIONS:
         assert evaluate([task, *twice]) == 2
         assert "--config is given twice" in capsys.readouterr().err

@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 
+from pipeline.cli.evaluate import main as evaluate
 from pipeline.errors import ConfigError
 from pipeline.evaluate import perplexity
-from pipeline.evaluate.command import run_task
 from pipeline.evaluate.grammar_induction import evaluation as grammar_induction
 from pipeline.evaluate.options import add_options, option, read_options
 from pipeline.evaluate.results import Outcome, fingerprint, table
@@ -124,8 +124,7 @@ def test_fingerprints_follow_contents_and_order(tmp_path: Path) -> None:
 
 def test_a_task_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*argv: str) -> int:
-        task = grammar_induction
-        return run_task("grammar_induction", task.SUMMARY, task.add_arguments, task.run, argv)
+        return evaluate(["grammar_induction", *argv])
 
     trees = tmp_path / "trees.txt"
     trees.write_text("(S (NN a) (VP (VB b) (NN c)))\n")

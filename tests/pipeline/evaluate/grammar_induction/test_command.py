@@ -18,6 +18,7 @@ from pipeline.evaluate.grammar_induction import evaluation as grammar_induction
 from pipeline.evaluate.grammar_induction import models
 from pipeline.evaluate.grammar_induction.parse import parse
 from pipeline.evaluate.load_model import LoadedModel
+from pipeline.evaluate.options import add_options, read_options
 
 TREES = """\
 (S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (DT a) (JJ big) (NN cat))) (. .))
@@ -30,8 +31,9 @@ TREES = """\
 
 def command(*arguments: str) -> int:
     parser = ArgumentParser()
-    grammar_induction.add_arguments(parser)
-    return grammar_induction.run(parser.parse_args(arguments))
+    add_options(parser, grammar_induction.Options)
+    options = read_options(grammar_induction.Options, parser.parse_args(arguments))
+    return grammar_induction.run(options)
 
 
 @pytest.fixture

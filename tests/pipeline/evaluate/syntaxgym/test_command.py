@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluate import load_model
 from pipeline.evaluate.load_model import LoadedModel
+from pipeline.evaluate.options import add_options, read_options
 from pipeline.evaluate.syntaxgym import evaluation as syntactic_generalization
 from pipeline.evaluate.syntaxgym.suites import CIRCUITS
 
@@ -25,8 +26,9 @@ def folder(tmp_path: Path) -> Path:
 
 def command(*arguments: str) -> int:
     parser = ArgumentParser()
-    syntactic_generalization.add_arguments(parser)
-    return syntactic_generalization.run(parser.parse_args(arguments))
+    add_options(parser, syntactic_generalization.Options)
+    options = read_options(syntactic_generalization.Options, parser.parse_args(arguments))
+    return syntactic_generalization.run(options)
 
 
 @pytest.mark.parametrize("kind", ["gpst", "gpt2"])
