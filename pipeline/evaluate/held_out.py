@@ -6,7 +6,7 @@ on the whole sentence; see gpst/search for the perplexity with the tree marginal
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,14 @@ class Evaluation:
             **{f"eval/structure/{name}": value for name, value in self.structure.items()},
         }
         return {name: value for name, value in values.items() if value is not None}
+
+
+def metric_names(losses: Iterable[str], statistics: Iterable[str]) -> list[str]:
+    """The names of `Evaluation.metrics` for a model with these losses and statistics."""
+    losses = dict.fromkeys(losses, 0.0)
+    types = 1.0 if "type" in losses else None
+    structure = dict.fromkeys(statistics, 0.0)
+    return list(Evaluation(0, 0, 0, losses, structure, 1.0, types, 0.0, 0.0).metrics())
 
 
 def evaluation_contexts(source: ContextSource, max_contexts: int | None) -> NDArray[np.int64]:

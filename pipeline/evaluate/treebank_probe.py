@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from gpst.export.codec import Codec
+from gpst.model.build import model_class
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
 from pipeline.config.run import RunConfig
@@ -16,10 +17,10 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.grammar_induction.f1 import score_trees
 from pipeline.evaluate.grammar_induction.gold import gold_trees
 from pipeline.evaluate.grammar_induction.parse import parse, to_pieces
+from pipeline.evaluate.held_out import metric_names
 
 _BATCH_TOKENS = 2048
-_LOSSES = {"gpst": ("autoencoding", "token", "type", "parser", "height"), "gpt2": ("token",)}
-_STRUCTURE = ("agreement", "entropy", "height", "left_children", "right_children")
+_F1, _CORPUS_F1 = "eval/f1", "eval/corpus_f1"
 
 
 class WatchedTreebank:
@@ -68,7 +69,7 @@ class WatchedTreebank:
             for number, tree in found:
                 spans[number] = list(tree.internal_spans)
         scores = score_trees(self._gold, spans)
-        return {"eval/f1": scores.sentence_f1, "eval/corpus_f1": scores.corpus_f1}
+        return {_F1: scores.sentence_f1, _CORPUS_F1: scores.corpus_f1}
 
 
 def watched_treebank(config: RunConfig, source: ContextSource) -> WatchedTreebank | None:
@@ -83,15 +84,16 @@ def check_best_metric(config: RunConfig) -> None:
     """Refuses a checkpoint.best_metric that pre-training does not measure.
 
     Raises:
-        ConfigError: names those that it does.
+        ConfigError: it names those that are measured.
     """
-    wanted, kind = config.checkpoint.best_metric, config.model_config.kind
-    known = ["eval/perplexity/token", "eval/joint_nats_per_token", "eval/bits_per_byte"]
-    known += [f"eval/loss/{name}" for name in _LOSSES[kind]]
-    if kind == "gpst":
-        known += ["eval/perplexity/type", *(f"eval/structure/{name}" for name in _STRUCTURE)]
-        known += ["eval/f1", "eval/corpus_f1"] if config.evaluate.treebank else []
-    if wanted is not None and wanted not in known:
+    best_metric = config.checkpoint.best_metric
+    if best_metric is None:
+        return
+    model = model_class(config.model_config)
+    known = metric_names(model.LOSSES, model.STATISTICS)
+    if model is GPSTModel and config.evaluate.treebank:
+        known += [_F1, _CORPUS_F1]
+    if best_metric not in known:
         raise ConfigError(
-            f"checkpoint.best_metric: {wanted!r} is not measured; known are {', '.join(known)}"
+            f"checkpoint.best_metric: {best_metric!r} is not measured; known are {', '.join(known)}"
         )

@@ -17,15 +17,12 @@ from tqdm import tqdm
 
 from pipeline import terminal
 from pipeline.errors import ConfigError
+from pipeline.monitor.metrics import shown_in
 from pipeline.monitor.metrics_file import MetricsFile
 from pipeline.monitor.samples import Samples, tree_change
 from pipeline.monitor.tensorboard import Curves
 from pipeline.monitor.wandb import WandbRun
 from pipeline.run_folder import SAMPLES
-
-_SHOWN = ("loss", "perplexity/token")
-_HPARAM_METRICS = ("loss", "perplexity/token", "eval/perplexity/token", "eval/bits_per_byte")
-"""Curves whose newest values stand in TensorBoard's HParams tab, where a run has them."""
 
 
 class Throughput:
@@ -93,7 +90,7 @@ class Monitor:
         self._last_samples = self._samples.last_line
         self._curves = Curves(run_dir, start_step, start_tokens)
         if config is not None:
-            self._curves.add_hparams(config, _HPARAM_METRICS)
+            self._curves.add_hparams(config, [metric.name for metric in shown_in("hparams")])
         self._peak_flops = peak_flops
         self._stream = stream or terminal.stream()
         self._num_steps, self._step = num_steps, start_step
@@ -144,7 +141,8 @@ class Monitor:
         position = {"step": step, "tokens": tokens, "samples": samples, "time_s": self._time_s(now)}
         self._file.write({**position, **values})
         self._add(step, tokens, values)
-        shown = {name: f"{values[name]:.4g}" for name in _SHOWN if name in values}
+        names = [metric.name for metric in shown_in("terminal") if metric.name in values]
+        shown = {name: f"{values[name]:.4g}" for name in names}
         shown["tokens/s"] = f"{rate:,.0f}"
         if self._bar is not None:
             self._bar.set_postfix(shown)

@@ -38,6 +38,10 @@ class Training:
     def name(self) -> str:
         return label(self.folder)
 
+    def values(self, metric: str) -> list[float]:
+        """The values of a metric, in order."""
+        return [line[metric] for line in self.metrics if line.get(metric) is not None]
+
 
 @dataclass(frozen=True)
 class Collected:

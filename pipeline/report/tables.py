@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from pipeline.monitor.metrics import METRICS, shown_in
 from pipeline.report.collect import Result, Training, label
 
 
@@ -196,20 +197,11 @@ def _perplexity(results: Sequence[Result]) -> Table:
 
 def _training(trainings: Sequence[Training]) -> Table:
     table = Table("training", "Training runs", [], "Last logged values; tokens a second: median.")
-    shown = {
-        "step": "steps",
-        "tokens": "tokens",
-        "loss": "loss",
-        "eval/perplexity/token": "held-out perplexity",
-        "eval/score": "last score",
-    }
+    speed = METRICS["tokens_per_second"]
     for training in trainings:
-        for key, column in shown.items():
-            values = [line[key] for line in training.metrics if line.get(key) is not None]
-            if values:
-                table.put(training.name, column, Cell(float(values[-1])))
-        rates = sorted(line["tokens_per_second"] for line in training.metrics
-                       if line.get("tokens_per_second"))  # fmt: skip
-        if rates:
-            table.put(training.name, "tokens/s", Cell(rates[len(rates) // 2]))
+        for metric in shown_in("table"):
+            if values := training.values(metric.name):
+                table.put(training.name, metric.column or metric.name, Cell(float(values[-1])))
+        if rates := sorted(filter(None, training.values(speed.name))):
+            table.put(training.name, speed.unit, Cell(rates[len(rates) // 2]))
     return table

@@ -15,7 +15,7 @@ from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.model.build import build_model
 from gpst.model.losses import LossTerm
 from pipeline.data.source import ContextSource
-from pipeline.evaluate.held_out import evaluate_model, evaluation_contexts
+from pipeline.evaluate.held_out import evaluate_model, evaluation_contexts, metric_names
 
 CONTEXT = 24
 
@@ -99,11 +99,16 @@ def test_a_model_beyond_measure_has_infinite_perplexity(held_out):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpst"])
-def test_batching_changes_no_number(held_out, kind):
+def test_batching_changes_no_number_and_the_model_names_them(held_out, kind):
     model = tiny(kind)
     one = evaluate_model(model, held_out, max_contexts=7, batch_contexts=1)
     many = evaluate_model(model, held_out, max_contexts=7, batch_contexts=5)
-    assert one.metrics().keys() == many.metrics().keys()
+    assert set(one.losses) == set(model.LOSSES)
+    assert set(one.structure) == set(model.STATISTICS)
+    names = metric_names(model.LOSSES, model.STATISTICS)
+    names.remove("eval/bits_per_byte")  # the data set does not know its bytes
+    assert list(one.metrics()) == list(many.metrics())
+    assert sorted(one.metrics()) == sorted(names)
     for name, value in one.metrics().items():
         assert value == pytest.approx(many.metrics()[name], rel=1e-5), name
 
