@@ -23,11 +23,11 @@ _BATCH_TOKENS = 2048
 _F1, _CORPUS_F1 = "eval/f1", "eval/corpus_f1"
 
 
-class WatchedTreebank:
-    """Gold trees whose spans the induced trees are scored against while a model trains.
+class TreebankProbe:
+    """Scores the induced trees against gold trees while a model trains.
 
-    As `launch/evaluate.sh grammar_induction` does with the composition model's trees: without
-    punctuation, in small letters, inside a text.
+    As `launch/evaluate.sh grammar_induction` scores the composition model's trees: without
+    punctuation, lower-cased, inside a text.
 
     Args:
         path: `evaluate.treebank`.
@@ -57,7 +57,7 @@ class WatchedTreebank:
             return {}
         spans: list[list[tuple[int, int]]] = [[] for _ in self._gold]
         with evaluating(model):
-            found = parse(
+            trees = parse(
                 model,
                 self._sentences,
                 parser="inside",
@@ -66,18 +66,18 @@ class WatchedTreebank:
                 sync=True,
                 batch_tokens=_BATCH_TOKENS,
             )
-            for number, tree in found:
+            for number, tree in trees:
                 spans[number] = list(tree.internal_spans)
         scores = score_trees(self._gold, spans)
         return {_F1: scores.sentence_f1, _CORPUS_F1: scores.corpus_f1}
 
 
-def watched_treebank(config: RunConfig, source: ContextSource) -> WatchedTreebank | None:
-    """The treebank that a run on this data watches; errors as of WatchedTreebank."""
+def open_treebank_probe(config: RunConfig, source: ContextSource) -> TreebankProbe | None:
+    """The probe that the configuration asks for, if any; raises what TreebankProbe raises."""
     path = config.evaluate.treebank
     if path is None:
         return None
-    return WatchedTreebank(path, source.datasets[0].tokenizer_path)
+    return TreebankProbe(path, source.datasets[0].tokenizer_path)
 
 
 def check_best_metric(config: RunConfig) -> None:

@@ -50,12 +50,13 @@ def _run(argv: Sequence[str]) -> None:
     from pipeline.report.tables import add_quoted, make_tables
 
     quoted = read_paper(options.paper)
-    found = collect(options.runs)
-    tables = make_tables(found.results, found.trainings)
+    collected = collect(options.runs)
+    results, trainings = collected.results, collected.trainings
+    tables = make_tables(results, trainings)
     add_quoted(tables, quoted)
-    pictures = curves(found.trainings) | trees(found.results, found.trainings)
+    pictures = curves(trainings) | trees(results, trainings)
     about = (
-        f"Made from {len(found.results)} results and {len(found.trainings)} training runs in "
+        f"Made from {len(results)} results and {len(trainings)} training runs in "
         f"{', '.join(options.runs)}. Rows in italics are quoted, not measured."
     )
     output = Path(options.output)

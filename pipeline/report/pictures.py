@@ -42,11 +42,11 @@ def curves(trainings: Sequence[Training]) -> dict[str, str]:
 
 def trees(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, str]:
     """File name -> SVG: the last trees of a run's fixed sentences, the first of an evaluation."""
-    found = {}
+    pictures = {}
     for training in trainings:
         samples = read_metrics(training.folder / SAMPLES)
         parsed = [parse_brackets(text) for text in samples[-1].get("trees", [])] if samples else []
-        _add(found, training.name, parsed)
+        _add(pictures, training.name, parsed)
     for result in results:
         if result.task == "grammar_induction":
             lines = read_lines(result.folder / PREDICTIONS) or read_lines(
@@ -59,14 +59,14 @@ def trees(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str,
                     for x in short[:_NUM_TREES]
                     if parser in x.get("spans", {})
                 ]
-                _add(found, f"{label(result.folder)}-{parser}", parsed)
-    return found
+                _add(pictures, f"{label(result.folder)}-{parser}", parsed)
+    return pictures
 
 
-def _add(found: dict[str, str], name: str, parsed: Sequence[ParsedSentence]) -> None:
+def _add(pictures: dict[str, str], name: str, parsed: Sequence[ParsedSentence]) -> None:
     if parsed:
         plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-        found[f"trees-{plain}.svg"] = as_svg(parsed[:_NUM_TREES])
+        pictures[f"trees-{plain}.svg"] = as_svg(parsed[:_NUM_TREES])
 
 
 def parse_brackets(text: str) -> ParsedSentence:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from known_model import Known
-from packing import VOCAB, write_random
+from packing import VOCAB
 from torch import distributed
 
 from data_prep.format.shard import open_dataset
@@ -18,25 +18,6 @@ from pipeline.data.source import ContextSource
 from pipeline.evaluate.held_out import evaluate_model, evaluation_contexts, metric_names
 
 CONTEXT = 24
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors gain nothing from threads, which only wait for one another on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return write_random(tmp_path_factory.mktemp("data"), 30, 12, shard_documents=11)
-
-
-@pytest.fixture(scope="module")
-def held_out(dataset):
-    return ContextSource([dataset], "validation", CONTEXT)
 
 
 def tiny(kind):
