@@ -69,6 +69,7 @@ else:
         package_dir=MOVED,
         package_data={
             "gpst.web": ["page.html"],
+            "gpst.pipeline.report": ["*.jinja"],
             "gpst.pipeline.shipped.configs": ["**/*.yaml"],
             "gpst.pipeline.shipped.launch": ["*.sh", "*.bash", "*.py", "slurm/*"],
         },

@@ -46,7 +46,7 @@ from pipeline.distributed.signals import StopRequest
 from pipeline.distributed.world import World
 from pipeline.engine.optimizer import build_optimizer, set_rates
 from pipeline.evaluate.held_out import evaluate_model
-from pipeline.evaluate.treebank_probe import WatchedTreebank, watched_treebank
+from pipeline.evaluate.treebank_probe import TreebankProbe, open_treebank_probe
 from pipeline.train.schedule import schedule
 from pipeline.train.step import micro_seed
 
@@ -94,7 +94,7 @@ def train(
     init: str,
     source: ContextSource,
     held_out: ContextSource,
-    treebank: WatchedTreebank | None,
+    treebank: TreebankProbe | None,
     measure_at: Sequence[int],
 ) -> Iterator[dict[str, float]]:
     """Trains a model; held-out numbers after each of `measure_at` steps, F1 after the last."""
@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace) -> None:
             if isinstance(cut, CutSource):
                 cut.longest = arguments.longest
         config = resolve_model(config, datasets[0].manifest)
-        treebank = watched_treebank(config, source)
+        treebank = open_treebank_probe(config, source)
         points = train(config, cell["init"], source, held_out, treebank, arguments.measure_at)
         for point in points:
             with arguments.results.open("a") as file:

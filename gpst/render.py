@@ -75,9 +75,9 @@ def draw(parsed: ParsedSentence) -> Drawing:
             continue
         right, left = stack.pop(), stack.pop()
         height = 1 + max(left[2], right[2])
-        own = (left[0] + right[0]) / 2, bottom - _ROW * height, height
-        lines += [(own[0], own[1], child[0], child[1]) for child in (left, right)]
-        stack.append(own)
+        node = (left[0] + right[0]) / 2, bottom - _ROW * height, height
+        lines += [(node[0], node[1], child[0], child[1]) for child in (left, right)]
+        stack.append(node)
     baseline = bottom + 1.2 * _FONT
     words = [(m, baseline, word) for m, word in zip(middles, parsed.words, strict=True)]
     return Drawing(x - _GAP + _MARGIN, baseline + _MARGIN, lines, words)

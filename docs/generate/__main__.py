@@ -1,6 +1,6 @@
 """Writes the generated pages of the documentation: `python docs/generate [--tree MODEL]`.
 
-docs/reference/ comes from the code (configuration, commands), docs/pictures/
+docs/reference/ comes from the code (configuration, metrics, commands), docs/pictures/
 from its charts. A test compares what is committed with what this writes; `make docs` writes it.
 """
 
@@ -21,6 +21,7 @@ def pages() -> dict[str, str]:
     """Path below docs/ -> text, of everything that the code alone determines."""
     return {
         "reference/configuration.md": reference.configuration(),
+        "reference/metrics.md": reference.metrics(),
         "reference/commands.md": reference.commands(),
         **{f"pictures/{name}.svg": svg for name, svg in drawings.pictures().items()},
     }

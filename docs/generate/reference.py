@@ -1,4 +1,4 @@
-"""Reference pages from the code: configuration, commands."""
+"""Reference pages from the code: configuration, metrics, commands."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pipeline.config import run as run
 from pipeline.config.paths import PathText
 from pipeline.finetune.config import FinetuneConfig, FinetuneTrainConfig
 from pipeline.finetune.registry import task_sections
+from pipeline.monitor.metrics import METRICS
 
 GENERATED = "<!-- Written by `python docs/generate`; change the code, not this page. -->\n"
 
@@ -66,6 +67,21 @@ def configuration() -> str:
     for title, cls in SECTIONS.items():
         parts.append(f"## {title}\n\n{_first_line(cls)}\n\n" + _fields_table(cls))
     return "\n\n".join(parts) + "\n"
+
+
+def metrics() -> str:
+    """What the numbers of a run are, and where they are shown."""
+    lines = [
+        "# Metrics\n" + GENERATED,
+        "Every number is in `metrics.jsonl`, TensorBoard and Weights & Biases; the last column "
+        "says where else. [What healthy numbers look like](../tensorboard.md).\n",
+        "| name | what it is | unit | best | shown |\n|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{one.name}` | {one.title} | {one.unit} | {one.best or ''} | {', '.join(one.places)} |"
+        for one in METRICS.values()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _first_line(cls: type) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -22,12 +24,15 @@ from gpst.model.modes import evaluating
 from gpst.model.output import ModelOutput, check_context_length
 from gpst.model.parameters import decay_groups
 from gpst.model.parser import BoundaryParser, add_noise, split_loss
-from gpst.model.statistics import plan_sizes, structure_statistics
+from gpst.model.statistics import STATISTICS, plan_sizes, structure_statistics
 from gpst.tree import Tree
 
 
 class GPSTModel(nn.Module):
     """A Generative Pretrained Structured Transformer (ACL 2024, arXiv 2403.08293)."""
+
+    LOSSES: ClassVar = ("autoencoding", "token", "type", "parser", "height")
+    STATISTICS: ClassVar = STATISTICS
 
     def __init__(self, config: GPSTConfig):
         super().__init__()

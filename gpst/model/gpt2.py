@@ -7,7 +7,7 @@ and products of gpst/kernels, and no check that makes a GPU's host wait.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,9 @@ _OURS = {GPT2Block: _Block, Conv1D: _Product}
 
 class GPT2Baseline(nn.Module):
     """GPT-2 that reads <bos> and the tokens of a context and predicts the tokens."""
+
+    LOSSES: ClassVar = ("token",)
+    STATISTICS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: GPT2Config):
         super().__init__()

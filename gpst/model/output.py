@@ -16,9 +16,10 @@ class ModelOutput:
     """What a training or evaluation step reads off a model."""
 
     losses: dict[str, LossTerm]
-    """Sums with gradient, fp32; their means add up to the loss."""
+    """By the names in the model's LOSSES: sums with gradient, fp32; their means add up to the
+    loss."""
     statistics: dict[str, LossTerm]
-    """Sums without gradient that tell how the trees are doing."""
+    """By the names in its STATISTICS: sums without gradient that describe the trees."""
     features: Float[Tensor, "N H"]
     """What each token was predicted from (before the tied embedding), with gradient."""
     sizes: dict[str, int] = field(default_factory=dict)

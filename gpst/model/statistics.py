@@ -10,6 +10,8 @@ from gpst.chart.inside import InsideOutput
 from gpst.chart.plan import ChartPlan
 from gpst.model.losses import LossTerm
 
+STATISTICS = ("height", "entropy", "left_children", "right_children", "agreement")
+
 
 @torch.no_grad()
 def structure_statistics(

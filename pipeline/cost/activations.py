@@ -1,8 +1,8 @@
-"""The memory that a forward pass keeps for the backward pass, from the sizes of a batch.
+"""The memory that a forward pass saves for the backward pass, from the sizes of a batch.
 
-Every term is a tensor that a line of gpst/ leaves behind: autograd keeps it, or a Function of ours
-does. tests/pipeline/cost/test_memory.py counts them on real models, each storage once: the plan is
-within 5% of what is kept, with and without recomputation.
+Every term is a tensor that autograd, or a Function of ours, saves at some line of gpst/.
+tests/pipeline/cost/test_memory.py counts them on real models, each storage once: the estimate is
+within 5%, with and without recomputation.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from gpst.model.losses import chunk_rows
 from gpst.model.parser import length_groups
 
 ASSUMED_SENTENCE_TOKENS = 24
-"""Tokens of a sentence where there is no data to look at."""
+"""Tokens of a sentence where the data are not known."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Of a number in the forward and backward passes."""
 _EXACT, _INDEX = 4, 8
 """Bytes of a number that is fp32 in any precision, and of an index."""
 _MAPS_ALPHA, _MAPS_BETA, _SIBLINGS = 2, 1, 2
-"""Score maps that a pair goes through in the inside and the outside pass, and those of a cell."""
+"""Score maps of a pair in the inside and in the outside pass, and of a cell."""
 
 
 @dataclass(frozen=True)
 class Activations:
     """Bytes of one micro-batch on a rank."""
 
-    kept: int
-    """By autograd, from the end of the forward pass until the backward pass has used them."""
+    saved: int
+    """Saved from the end of the forward pass until the backward pass has used them."""
     recomputed: int
-    """The largest piece that the backward pass makes again, where parts are recomputed."""
+    """The largest piece that the backward pass recomputes."""
     tables: int
-    """Gradients of the embedding that the vocabulary heads make in the forward pass."""
+    """Gradients of the embedding, which the vocabulary heads compute in the forward pass."""
     logits: int
     """A chunk of the vocabulary heads, with its gradient."""
 
     @property
     def total(self) -> int:
-        """At most: the logits are gone when something is made again."""
-        return self.kept + self.tables + max(self.recomputed, self.logits)
+        """At most: the logits are freed before the recomputation."""
+        return self.saved + self.tables + max(self.recomputed, self.logits)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Sizes:
     mask: int
 
     def masked(self, rate: float) -> int:
-        """Of an element's mask, of PyTorch's own dropout."""
+        """Of an element's mask in PyTorch's dropout."""
         return self.mask if rate else 0
 
 
@@ -84,37 +84,37 @@ def activation_bytes(
     Args:
         batch: on the CPU; only its sizes matter.
         precision: fp32, bf16 or fp16.
-        checkpointing: parts that are recomputed (composition, generator): of them stay the inputs
-            of blocks and the vectors of pairs.
-        device_type: cuda or cpu; logits and pairs come in smaller chunks on the CPU, its masks are
-            numbers and not bytes.
+        checkpointing: parts that are recomputed (composition, generator): only the inputs of their
+            blocks and the vectors of pairs are saved.
+        device_type: cuda or cpu; on the CPU chunks of logits and pairs are smaller, and masks are
+            numbers instead of bytes.
     """
     number = BYTES[precision]
-    # On the CPU a mask has the type of what it is multiplied with.
+    # On the CPU a mask has the type of its factor.
     sizes = _Sizes(number, number if device_type == "cpu" else 1)
     if isinstance(config, GPT2Config):
-        kept, again = _gpt2(config, batch, sizes, checkpointing)
+        saved, again = _gpt2(config, batch, sizes, checkpointing)
         heads = 1
     else:
-        kept, again = _gpst(config, batch, sizes, checkpointing, device_type)
+        saved, again = _gpst(config, batch, sizes, checkpointing, device_type)
         heads = 2
     hidden, vocab = config.hidden_dim, config.vocab_size
-    # The last features, and gradients of features made in the forward pass.
-    kept += (1 + heads) * number * batch.num_tokens * hidden
+    # The last features, and their gradients, which the forward pass computes.
+    saved += (1 + heads) * number * batch.num_tokens * hidden
     rows = min(batch.num_tokens, chunk_rows(vocab, device_type))
     logits = rows * vocab * (4 if number == 4 else 4 + 2 * number)
     tables = heads * _EXACT * vocab * hidden
-    return Activations(int(kept), int(again), int(tables), int(logits))
+    return Activations(int(saved), int(again), int(tables), int(logits))
 
 
 def _stack(
     positions: int, config: ModelConfig, num_layers: int, sizes: _Sizes, again: bool
 ) -> tuple[float, float]:
-    """(kept, made again) of Transformer blocks (layers/transformer.py), whose inputs are in it.
+    """(saved, recomputed) of Transformer blocks (layers/transformer.py), their inputs included.
 
-    A block keeps for a position: its input and the sum before the feed-forward layer, both of them
-    normed, queries, keys and values, what was attended to; GELU's slope and value, or what it was
-    given; the masks of two residuals.
+    A block saves for a position: its input and the sum before the feed-forward layer, each also
+    normed; queries, keys and values; the attention's output; GELU's derivative and value, or its
+    input; the masks of two residuals.
     """
     hidden, number = config.hidden_dim, sizes.number
     block = positions * (
@@ -132,11 +132,11 @@ def _gpt2(
 ) -> tuple[float, float]:
     positions = batch.num_contexts * int(batch.context_lengths.max())
     again = "generator" in checkpointing
-    kept, made = _stack(positions, config, config.num_layers, sizes, again)
+    saved, made = _stack(positions, config, config.num_layers, sizes, again)
     # The last norm's input; the mask of the embeddings.
     hidden = config.hidden_dim
-    kept += positions * hidden * (sizes.number + sizes.masked(config.dropout))
-    return kept + positions * (2 * _EXACT + 2 * _INDEX), made
+    saved += positions * hidden * (sizes.number + sizes.masked(config.dropout))
+    return saved + positions * (2 * _EXACT + 2 * _INDEX), made
 
 
 def _gpst(
@@ -150,18 +150,18 @@ def _gpst(
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
     plan = build_plan(scores, batch.sentence_lengths, chart.window, chart.schedule)
     recompute = "composition" in checkpointing
-    kept, made = _chart(chart, plan, sizes.number, recompute, device_type)
+    saved, made = _chart(chart, plan, sizes.number, recompute, device_type)
     generator, block = _generator(config, batch, sizes, "generator" in checkpointing)
-    kept += generator + _parser(config, batch, sizes, device_type)
+    saved += generator + _parser(config, batch, sizes, device_type)
     tokens, dim, hidden = batch.num_tokens, chart.dim, config.hidden_dim
     # The embedded tokens, of which the scaled ones are made; the head of the auto-encoder.
-    kept += sizes.number * tokens * (hidden + dim)
-    kept += tokens * _head(4 * dim, config, sizes)
-    return kept + _integers(plan, batch), max(made, block)
+    saved += sizes.number * tokens * (hidden + dim)
+    saved += tokens * _head(4 * dim, config, sizes)
+    return saved + _integers(plan, batch), max(made, block)
 
 
 def _integers(plan: ChartPlan, batch: ContextBatch) -> float:
-    """The plan, the trees, places of tokens and actions; scores and normalisers of the parser."""
+    """The chart's layout, trees, positions of tokens and actions; the parser's scores."""
     tokens, actions, cells = batch.num_tokens, batch.counts.actions, plan.num_cells
     return (
         plan.integers.nbytes
@@ -171,7 +171,7 @@ def _integers(plan: ChartPlan, batch: ContextBatch) -> float:
 
 
 def _head(width: int, config: GPSTConfig, sizes: _Sizes) -> float:
-    """Of a prediction head inside, for a row: GELU's slope, what goes on, and its mask."""
+    """Of a prediction head, for a row: GELU's derivative and value, and the mask."""
     return width * (2 * sizes.number + sizes.masked(config.head_dropout))
 
 
@@ -199,20 +199,20 @@ def _generator(
 def _chart(
     chart: CompositionConfig, plan: ChartPlan, number: int, recompute: bool, device_type: str
 ) -> tuple[float, float]:
-    """(kept, made again) of the inside and outside passes (gpst/chart)."""
+    """(saved, recomputed) of the inside and outside passes (gpst/chart)."""
     edges, cells, dim = len(plan.parent), plan.num_cells, chart.dim
     messages = len(plan.message_child)
     inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number)
     outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number)
     siblings = _SIBLINGS * 2 * number * dim
-    # Both tables of vectors, those of the pairs, what the maps give for siblings.
-    kept = number * (2 * cells * dim + (edges + messages) * dim)
-    kept += _SIBLINGS * number * cells * chart.score_dim
-    kept += _EXACT * (2 * edges + messages + 3 * cells) + _INDEX * messages
-    kept += _pair_weights(chart, chart.num_layers, _MAPS_ALPHA, number)
-    kept += _pair_weights(chart, chart.num_decomposition_layers, _MAPS_BETA + _SIBLINGS, number)
+    # Both tables of vectors, those of the pairs, the maps' outputs for siblings.
+    saved = number * (2 * cells * dim + (edges + messages) * dim)
+    saved += _SIBLINGS * number * cells * chart.score_dim
+    saved += _EXACT * (2 * edges + messages + 3 * cells) + _INDEX * messages
+    saved += _pair_weights(chart, chart.num_layers, _MAPS_ALPHA, number)
+    saved += _pair_weights(chart, chart.num_decomposition_layers, _MAPS_BETA + _SIBLINGS, number)
     if not recompute:
-        return kept + edges * inside + messages * outside + cells * siblings, 0
+        return saved + edges * inside + messages * outside + cells * siblings, 0
     limit = pairs_a_chunk(device_type, messages)
     levels = [level.last_edge - level.first_edge for level in plan.levels]
     outer = [level.messages.stop - level.messages.start for level in plan.outside_levels]
@@ -221,21 +221,21 @@ def _chart(
         min(max(outer, default=0), limit) * outside,
         min(cells, limit) * siblings / _SIBLINGS,
     )
-    return kept, max(pieces)
+    return saved, max(pieces)
 
 
 def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int) -> float:
     """Bytes of one edge of the composition model, or one message of the decomposition model.
 
-    A layer keeps for either row: queries, keys and values, their mixture, what is normed after the
-    attention and after the feed-forward layer; GELU's value and slope, dropout in them already; a
-    weight a head; masks of a head's two weights and of two residuals, which have the type of
-    numbers; two standard deviations.
+    A layer saves for each of the two rows: queries, keys and values, the attention's output, the
+    norms' outputs after the attention and after the feed-forward layer; GELU's value and
+    derivative, both after dropout; a weight for each head; masks of a head's two weights and of two
+    residuals, which have the type of numbers; two standard deviations.
     """
     dim, heads = chart.dim, chart.num_heads
     masks = 2 * (dim + heads) if chart.dropout else 0
     row = number * (6 * dim + 2 * chart.ffn_dim + heads + masks) + 2 * _EXACT
-    # The rows themselves, the score maps inside and out, the result and its deviation.
+    # The rows themselves, inputs and outputs of the score maps, the result and its deviation.
     ends = number * (2 * dim + maps * (2 * dim + chart.score_dim) + dim) + _EXACT
     return num_layers * 2 * row + ends
 
@@ -249,17 +249,17 @@ def _pair_weights(chart: CompositionConfig, num_layers: int, maps: int, number: 
 
 def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type: str) -> float:
     """Of the parser (model/parser.py), whose attention pads sentences to groups of like length."""
-    own, tokens, number = config.parser, batch.num_tokens, sizes.number
+    parser, tokens, number = config.parser, batch.num_tokens, sizes.number
     lengths = batch.sentence_lengths
     padded = sum(len(group) * int(lengths[group].max()) for group in length_groups(lengths))
-    # A norm on the CPU keeps also what it multiplies with its scale.
-    norm = number * (3 if device_type == "cpu" else 2) * own.dim + _EXACT
+    # A norm on the CPU also saves the normalised input.
+    norm = number * (3 if device_type == "cpu" else 2) * parser.dim + _EXACT
     layer = tokens * (
         2 * norm
-        + number * (own.dim + 4 * own.ffn_dim)
-        + number * own.dim / own.num_heads  # the turns of rotary positions
+        + number * (parser.dim + 4 * parser.ffn_dim)
+        + number * parser.dim / parser.num_heads  # the turns of rotary positions
     )
-    layer += padded * (number * 4 * own.dim + _EXACT * (own.num_heads + 1) + _INDEX)
-    width = own.score_width
-    score = number * 2 * (own.dim + width) + sizes.masked(own.dropout) * width
-    return own.num_layers * layer + tokens * (norm + score)
+    layer += padded * (number * 4 * parser.dim + _EXACT * (parser.num_heads + 1) + _INDEX)
+    width = parser.score_width
+    score = number * 2 * (parser.dim + width) + sizes.masked(parser.dropout) * width
+    return parser.num_layers * layer + tokens * (norm + score)

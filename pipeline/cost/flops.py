@@ -1,10 +1,9 @@
 """The arithmetic of a training step, counted from the sizes of a batch and of its chart.
 
-Counted are the multiplications and additions of matrix products, as torch.utils.flop_counter
-counts them (2 for each pair): linear layers, attention and the two vocabulary heads, forward and
-backward. Causal attention counts in full and padding counts, since both are computed. Not counted
-are recomputed activations (they buy memory, and are no work on the model), norms, softmaxes, plans
-and the optimizer.
+The multiplications and additions of matrix products are counted, as torch.utils.flop_counter counts
+them (2 for each pair): linear layers, attention and the two vocabulary heads, forward and backward.
+Causal attention counts in full, and so does padding, since both are computed. Recomputed
+activations, norms, softmaxes, chart layouts and the optimizer are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gpst.config import GPSTConfig, GPT2Config, ModelConfig
 from gpst.model.parser import length_groups
 
 _TRAINED = 3
-"""Forward, the gradient of the inputs and that of the weights take a product each."""
+"""Products of a layer: forward, gradient of the inputs, gradient of the weights."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,6 @@ class Flops:
     def total(self) -> float:
         """Of forward and backward, all parts."""
         return sum(self.training.values())
-
-    @property
-    def total_forward(self) -> float:
-        """Of a forward pass, all parts; the losses' gradients are not among it."""
-        return sum(self.forward.values())
 
 
 def batch_flops(config: ModelConfig, batch: ContextBatch, sizes: Mapping[str, int]) -> Flops:
@@ -56,7 +50,7 @@ def batch_flops(config: ModelConfig, batch: ContextBatch, sizes: Mapping[str, in
 
 
 def _linear(rows: float, *widths: tuple[float, float]) -> float:
-    """Linear layers of the given (inputs, outputs), each on so many rows."""
+    """Linear layers of these (inputs, outputs) on a number of rows."""
     return 2.0 * rows * sum(inputs * outputs for inputs, outputs in widths)
 
 
@@ -81,7 +75,7 @@ def _gpt2(config: GPT2Config, batch: ContextBatch) -> dict[str, float]:
 def _gpst(
     config: GPSTConfig, batch: ContextBatch, sizes: Mapping[str, int]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """(forward, what the second gradient route adds), by part."""
+    """(forward, addition of the second gradient route), by part."""
     hidden, tokens, dim = config.hidden_dim, batch.num_tokens, config.composition.dim
     actions = batch.counts.actions
     type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
@@ -94,7 +88,7 @@ def _gpst(
     # as a left and once as a right sibling.
     phi_alpha = _scores(config, 2 * num_edges)
     phi_beta = _scores(config, messages + 2 * sizes["cells"]) if num_edges else 0.0
-    # The roles' queries and keys are made once for all pairs.
+    # The roles' queries and keys are computed once for all pairs.
     left_right = chart.num_layers * _linear(2, (dim, 2 * dim))
     parent_left_right = chart.num_decomposition_layers * _linear(3, (dim, 2 * dim))
     generator = (
@@ -127,7 +121,7 @@ def _gpst(
 
 
 def _pairs(config: GPSTConfig, pairs: int, num_layers: int) -> float:
-    """Layers of a composition or decomposition model on so many pairs of vectors."""
+    """Layers of a composition or decomposition model on pairs of vectors."""
     dim, ffn = config.composition.dim, config.composition.ffn_dim
     layer = _linear(2 * pairs, (dim, 2 * dim), (dim, dim), (dim, dim), (dim, ffn), (ffn, dim))
     return num_layers * layer

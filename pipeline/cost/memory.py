@@ -21,7 +21,7 @@ from pipeline.quantities import GIB
 
 STAGES = (0, 1, 2, 3)
 _BUCKET_NUMBERS = 500_000_000
-"""DeepSpeed's own reduce_bucket_size: gradients are sent in a buffer of so many numbers."""
+"""DeepSpeed's default reduce_bucket_size: the numbers in a buffer that gradients are sent in."""
 RESERVED = 0.08
 """Share of a device's memory that is not ours: its driver, libraries, fragmentation."""
 
@@ -32,7 +32,7 @@ class ModelSize:
 
     parameters: int
     in_blocks: int
-    """Of them those of Transformer blocks, which ZeRO 3 splits."""
+    """Those of Transformer blocks, which ZeRO 3 splits."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RankMemory:
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """Counts a model's parameters; next to no memory is taken."""
+    """Counts a model's parameters, in next to no memory."""
     with torch.device("cpu" if config.kind == "gpst" else "meta"), without_values():
         model = build_model(config)
     blocks = {
@@ -83,7 +83,7 @@ def _block_type(config: ModelConfig) -> type[nn.Module]:
 
 
 def state_memory(config: RunConfig, size: ModelSize, world_size: int, stage: int) -> RankMemory:
-    """What a rank holds besides activations under a ZeRO stage, as DeepSpeed 0.19 was measured.
+    """The memory of a rank besides activations, by ZeRO stage, as measured with DeepSpeed 0.19.
 
     Stage 1 keeps whole gradients (and in half precision sums of them in fp32); stages 2 and 3 keep
     a rank's share. Stage 3 splits the weights of Transformer blocks (pipeline/engine/zero3.py).
@@ -130,7 +130,7 @@ def rank_memory(
 
 
 def checkpoint_bytes(config: RunConfig, num_parameters: int) -> int:
-    """Size of a checkpoint: weights, and what the optimizer holds on all ranks."""
+    """Size of a checkpoint: weights, and the states of the optimizer on all ranks."""
     weights = BYTES[config.engine.precision]
     return num_parameters * (weights + 8 + (4 if config.engine.zero_stage else 0))
 
@@ -147,7 +147,7 @@ class Device:
 
     @property
     def usable(self) -> int:
-        """What a run may take of it."""
+        """What a run may use of it."""
         return int(self.num_bytes * (1 - RESERVED))
 
 

@@ -1,4 +1,4 @@
-"""What a device could do: the denominator of the model FLOPs utilisation (MFU)."""
+"""The peak of a device: the denominator of the model FLOPs utilisation (MFU)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEASURED_S = 0.2
 
 
 @dataclass(frozen=True)
-class Peak:
+class DevicePeak:
     """The arithmetic per second of one rank that counts as 100%."""
 
     flops_per_second: float
@@ -35,23 +35,27 @@ class Peak:
     """Where the number is from, for people."""
 
 
-def peak_of(device: torch.device, precision: Precision, given_tflops: float | None = None) -> Peak:
+def device_peak(
+    device: torch.device, precision: Precision, set_tflops: float | None = None
+) -> DevicePeak:
     """The peak of a rank's device.
 
-    A GPU's data sheet, where it is known; else what a large matrix product reaches on the rank's
-    own threads, measured for a fifth of a second.
+    From a GPU's data sheet where it is known; else the speed of a large matrix product on the
+    rank's threads, measured for a fifth of a second.
 
     Args:
-        given_tflops: `monitor.peak_tflops_per_rank`, which goes first.
+        set_tflops: `monitor.peak_tflops_per_rank`, which takes precedence.
     """
-    if given_tflops is not None:
-        return Peak(given_tflops * 1e12, "monitor.peak_tflops_per_rank")
+    if set_tflops is not None:
+        return DevicePeak(set_tflops * 1e12, "monitor.peak_tflops_per_rank")
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         tflops = data_sheet_tflops(name, precision)
         if tflops is not None:
-            return Peak(tflops * 1e12, f"data sheet of {name}, {precision}")
-    return Peak(_measure(device, _DTYPES[precision]), f"a {precision} matrix product, measured")
+            return DevicePeak(tflops * 1e12, f"data sheet of {name}, {precision}")
+    return DevicePeak(
+        _measure(device, _DTYPES[precision]), f"a {precision} matrix product, measured"
+    )
 
 
 def data_sheet_tflops(name: str, precision: str) -> float | None:

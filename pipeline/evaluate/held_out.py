@@ -6,7 +6,7 @@ on the whole sentence; see gpst/search for the perplexity with the tree marginal
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,14 @@ class Evaluation:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def metric_names(losses: Iterable[str], statistics: Iterable[str]) -> list[str]:
+    """The names of `Evaluation.metrics` for a model with these losses and statistics."""
+    losses = dict.fromkeys(losses, 0.0)
+    types = 1.0 if "type" in losses else None
+    structure = dict.fromkeys(statistics, 0.0)
+    return list(Evaluation(0, 0, 0, losses, structure, 1.0, types, 0.0, 0.0).metrics())
+
+
 def evaluation_contexts(source: ContextSource, max_contexts: int | None) -> NDArray[np.int64]:
     """The contexts to evaluate: all, or a fixed pseudo-random choice of `max_contexts`."""
     total = source.num_contexts
@@ -85,21 +93,21 @@ def evaluate_model(
         max_contexts: see `evaluation_contexts`.
         batch_contexts: contexts in a forward pass; changes no result.
     """
-    rank, world_size = _place()
+    rank, world_size = _rank_and_world_size()
     contexts = evaluation_contexts(source, max_contexts)
     mine = contexts[rank::world_size]
     # A rank without contexts still has to know the losses' names: it evaluates one and drops it.
-    given = mine if len(mine) else contexts[:1]
+    evaluated = mine if len(mine) else contexts[:1]
     weight = 1.0 if len(mine) else 0.0
     with evaluating(model):
-        sums = _sum_losses(model, source, given, batch_contexts, device)
+        sums = _sum_losses(model, source, evaluated, batch_contexts, device)
     totals = {name: value * weight for name, value in sums.items()}
     if world_size > 1:
         totals = _all_reduce(totals, device)
     return _summarise(totals)
 
 
-def _place() -> tuple[int, int]:
+def _rank_and_world_size() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
@@ -118,18 +126,18 @@ def _sum_losses(
     for start in range(0, len(contexts), batch_contexts):
         batch = source.batch(contexts[start : start + batch_contexts])
         output = model(batch.to(device), noise=0.0, temperature=1.0)
-        found = {
+        values = {
             f"{kind}/{name}/{term.per}": float(term.sum)
             for kind, terms in (("loss", output.losses), ("structure", output.statistics))
             for name, term in terms.items()
         }
-        found |= {
+        values |= {
             "tokens": batch.num_tokens,
             "sentences": batch.num_sentences,
             "contexts": batch.num_contexts,
             "bytes": float(sizes[batch.tokens.numpy()].sum()) if sizes is not None else 0.0,
         }
-        for name, value in found.items():
+        for name, value in values.items():
             sums[name] = sums.get(name, 0.0) + value
     return sums
 

@@ -37,7 +37,7 @@ class StoredModel:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in evaluation mode, with what its text goes through."""
+    """A model in evaluation mode, with its tokenizer."""
 
     model: nn.Module
     tokenizer: Tokenizer
@@ -55,10 +55,10 @@ def find_model(path: str | Path, option: str = "--model") -> StoredModel:
 
     Args:
         path: also the file `latest` or `best` of a run's checkpoints.
-        option: how messages call the path.
+        option: the path's name in messages.
     Raises:
         ConfigError: there is no such folder.
-        CheckpointError, DataError: the folder holds no whole model with its tokenizer.
+        CheckpointError, DataError: the folder has no whole model with its tokenizer.
     """
     path = named_folder(path)
     if not path.is_dir():
@@ -150,7 +150,7 @@ class CheckpointFolder(ModelFolder):
 
 
 def checkpoint_folder(path: Path) -> CheckpointFolder:
-    """A checkpoint (a run's newest one) for what reads exported models; errors as of `load_model`.
+    """A checkpoint (a run's newest one) as a folder of an exported model.
 
     Raises:
         ConfigError, data_prep.errors.DataPrepError: its tokenizer has no end-of-document token.
@@ -168,10 +168,10 @@ def end_token(tokenizer: Path) -> int:
     except TokenizerError as error:
         if not (tokenizer / "tokenizer.json").is_file():
             raise
-        # Its cure is an option of data_prep's.
-        what = str(error).partition(";")[0]
+        # The message's advice is an option of data_prep.
+        problem = str(error).partition(";")[0]
         cure = f"name bos_token and eos_token in {tokenizer / 'tokenizer_config.json'}"
-        raise ConfigError(f"{what}; {cure}") from error
+        raise ConfigError(f"{problem}; {cure}") from error
 
 
 def fingerprint(model: nn.Module) -> str:

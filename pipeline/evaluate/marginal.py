@@ -16,7 +16,7 @@ from pipeline.evaluate.held_out import evaluation_contexts
 
 
 @dataclass(frozen=True)
-class Surprise:
+class ContextSurprisal:
     """-log probabilities of a context, in nats."""
 
     nats: float
@@ -51,8 +51,8 @@ def evaluate_marginal(
     max_contexts: int | None = None,
     beam: int = 20,
     histories: int = 1,
-    known: Mapping[int, Surprise] | None = None,
-    on_done: Callable[[dict[int, Surprise]], object] = lambda found: None,
+    known: Mapping[int, ContextSurprisal] | None = None,
+    on_done: Callable[[dict[int, ContextSurprisal]], object] = lambda surprisals: None,
 ) -> MarginalEvaluation:
     """Word-level search over the contexts that `evaluate_model` takes.
 
@@ -62,31 +62,31 @@ def evaluate_marginal(
         histories: hypotheses that go on into the next sentence, with the weight of all, see
             `gpst.search.parse.search_text`; the whole beam gives a bound of log p(tokens) itself,
             which is looser and slower in long contexts.
-        known: what contexts have by their numbers, from an earlier evaluation like this one.
-        on_done: hears after each batch what its contexts have.
+        known: surprisals of contexts by number, from an interrupted evaluation.
+        on_done: called after each batch with its contexts' surprisals.
     """
     numbers = evaluation_contexts(source, max_contexts).tolist()
     contexts = {number: sentence_lists(source.batch([number])) for number in numbers}
-    found = {number: own for number, own in (known or {}).items() if number in contexts}
-    missing = [number for number in numbers if number not in found]
+    surprisals = {number: one for number, one in (known or {}).items() if number in contexts}
+    missing = [number for number in numbers if number not in surprisals]
     lists = [contexts[number] for number in missing]
     for batch, results in search_batches(model, lists, beam=beam, histories=histories):
         fresh = {}
         for place, result in zip(batch, results, strict=True):
             assert result.prefix_log_p is not None
             nats = -float(result.prefix_log_p[-1])
-            fresh[missing[place]] = Surprise(nats, -float(result.log_p))
-        found |= fresh
+            fresh[missing[place]] = ContextSurprisal(nats, -float(result.log_p))
+        surprisals |= fresh
         on_done(fresh)
     sizes = {number: sum(map(len, context)) for number, context in contexts.items()}
     return MarginalEvaluation(
         num_contexts=len(numbers),
         num_tokens=sum(sizes.values()),
-        nats=math.fsum(found[number].nats for number in numbers),
-        closed_nats=math.fsum(found[number].closed_nats for number in numbers),
+        nats=math.fsum(surprisals[number].nats for number in numbers),
+        closed_nats=math.fsum(surprisals[number].closed_nats for number in numbers),
         beam=beam,
         histories=histories,
-        contexts=tuple((number, sizes[number], found[number].nats) for number in numbers),
+        contexts=tuple((number, sizes[number], surprisals[number].nats) for number in numbers),
     )
 
 

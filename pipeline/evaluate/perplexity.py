@@ -15,7 +15,7 @@ from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 from pipeline.evaluate.options import option
-from pipeline.evaluate.result_cache import KEPT, Kept
+from pipeline.evaluate.result_cache import CACHE_FILE, ResultCache
 from pipeline.terminal import say, shows_bars
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SUMMARY = (
     "Per-token perplexity on the same held-out contexts, one table: a unigram model, GPT-2, GPST "
     "given its induced trees, and GPST with its trees marginalised over a beam, which is the "
-    "figure that compares with GPT-2."
+    "number that compares with GPT-2."
 )
 
 
@@ -61,10 +61,10 @@ def run(options: Options) -> int:
     dataset = open_dataset(str(options.data))
     # What takes seconds to import comes after the checks.
     from pipeline.evaluate.held_out import unigram_perplexity
-    from pipeline.evaluate.results import Outcome
+    from pipeline.evaluate.results import ResultsFolder
 
     if options.output:
-        Outcome.at(options.output)  # what is wrong with it is said before the work
+        ResultsFolder.at(options.output)  # what is wrong with it is said before the work
     runs: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     for path in options.model:
@@ -88,12 +88,12 @@ def run(options: Options) -> int:
         "gpst": options.model[0],
         "num_contexts": runs[0]["num_contexts"],
         "num_tokens": runs[0]["num_tokens"],
-        "token_perplexity": {name: fmean(own) for name, own in values.items()},
-        "deviation": {name: pstdev(own) for name, own in values.items()},
+        "token_perplexity": {name: fmean(of_models) for name, of_models in values.items()},
+        "deviation": {name: pstdev(of_models) for name, of_models in values.items()},
         "runs": runs,
         "gpt2_runs": baselines,
     }
-    Outcome.at(options.output or options.model[0]).write(results, lines)
+    ResultsFolder.at(options.output or options.model[0]).write(results, lines)
     print(_table(values, results))
     return 0
 
@@ -107,7 +107,7 @@ def _source(options: Options, dataset: Dataset, split: Any, limit: int) -> Any:
 def _one_gpst(
     options: Options, path: str, dataset: Dataset, lines: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Figures of one GPST; a line a context is added to `lines`."""
+    """The results of one GPST; adds a line for each context to `lines`."""
     from gpst.model.gpst import GPSTModel
     from pipeline.evaluate.load_model import load_model
 
@@ -134,49 +134,49 @@ def _one_gpt2(options: Options, path: str, dataset: Dataset, source: Any) -> dic
     _say("GPT-2")
     baseline = load_model(path, options.device)
     _check_tokenizer(baseline.tokenizer, dataset, path)
-    found = _teacher_forced(options, baseline, source)
+    evaluation = _teacher_forced(options, baseline, source)
     return {
         "path": baseline.path,
         "fingerprint": baseline.fingerprint,
-        "token_perplexity": found.token_perplexity,
+        "token_perplexity": evaluation.token_perplexity,
     }
 
 
-def _kept(options: Options, loaded: Any, source: Any, *settings: int) -> Kept:
-    """What an interrupted evaluation of this model on this data has left."""
+def _cache(options: Options, loaded: Any, source: Any, *settings: int) -> ResultCache:
+    """The results of an interrupted evaluation of this model on this data."""
     key = " ".join([loaded.fingerprint, source.fingerprint, *map(str, settings)])
-    return Kept(Path(options.output or options.model[0]) / KEPT, key)
+    return ResultCache(Path(options.output or options.model[0]) / CACHE_FILE, key)
 
 
 def _teacher_forced(options: Options, loaded: Any, source: Any) -> Evaluation:
     from pipeline.evaluate.held_out import Evaluation, evaluate_model
 
-    kept, item = _kept(options, loaded, source), f"{options.max_contexts or 'all'} contexts"
-    if item not in kept:
-        found = evaluate_model(
+    cache, item = _cache(options, loaded, source), f"{options.max_contexts or 'all'} contexts"
+    if item not in cache:
+        evaluation = evaluate_model(
             loaded.model, source, max_contexts=options.max_contexts, device=loaded.device
         )
-        kept.add({item: asdict(found)})
-    return Evaluation(**kept[item])
+        cache.add({item: asdict(evaluation)})
+    return Evaluation(**cache[item])
 
 
 def _gpst(options: Options, loaded: Any, source: Any, results: dict[str, Any]) -> dict[str, float]:
     from tqdm import tqdm
 
     from pipeline.evaluate.held_out import evaluation_contexts
-    from pipeline.evaluate.marginal import Surprise, evaluate_marginal
+    from pipeline.evaluate.marginal import ContextSurprisal, evaluate_marginal
 
     _say("GPST given its induced trees")
-    found = _teacher_forced(options, loaded, source)
+    evaluation = _teacher_forced(options, loaded, source)
     _say("GPST, trees marginalised")
-    kept = _kept(options, loaded, source, options.beam, options.histories)
-    known = {int(item): Surprise(*value) for item, value in kept.known.items()}
+    cache = _cache(options, loaded, source, options.beam, options.histories)
+    known = {int(item): ContextSurprisal(*value) for item, value in cache.entries.items()}
     numbers = evaluation_contexts(source, options.max_contexts).tolist()
     total = len(set(numbers) - set(known))
     with tqdm(total=total, unit="context", disable=not shows_bars(), file=sys.stderr) as bar:
 
-        def keep(fresh: dict[int, Surprise]) -> None:
-            kept.add({str(number): [own.nats, own.closed_nats] for number, own in fresh.items()})
+        def on_done(fresh: dict[int, ContextSurprisal]) -> None:
+            cache.add({str(number): [one.nats, one.closed_nats] for number, one in fresh.items()})
             bar.update(len(fresh))
 
         marginal = evaluate_marginal(
@@ -186,16 +186,16 @@ def _gpst(options: Options, loaded: Any, source: Any, results: dict[str, Any]) -
             beam=options.beam,
             histories=options.histories,
             known=known,
-            on_done=keep,
+            on_done=on_done,
         )
     results |= {
         "num_contexts": marginal.num_contexts,
         "num_tokens": marginal.num_tokens,
-        "given_trees": asdict(found),
+        "given_trees": asdict(evaluation),
         "marginal": asdict(marginal),
     }
     return {
-        "GPST given its induced trees": found.token_perplexity,
+        "GPST given its induced trees": evaluation.token_perplexity,
         f"GPST, trees marginalised over a beam of {options.beam}": marginal.token_perplexity,
     }
 
@@ -203,10 +203,10 @@ def _gpst(options: Options, loaded: Any, source: Any, results: dict[str, Any]) -
 def _table(values: dict[str, list[float]], results: dict[str, Any]) -> str:
     from pipeline.evaluate.results import table
 
-    several = any(len(own) > 1 for own in values.values())
-    spread = [[pstdev(own) if len(own) > 1 else None] if several else [] for own in values.values()]
+    several = any(len(runs) > 1 for runs in values.values())
     rows = [
-        [name, fmean(own), *more] for (name, own), more in zip(values.items(), spread, strict=True)
+        [name, fmean(runs), *[pstdev(runs) if len(runs) > 1 else None] * several]
+        for name, runs in values.items()
     ]
     text = table(["model", "perplexity per token", *["deviation"] * several], rows)
     return (
@@ -221,12 +221,12 @@ def _say(step: str) -> None:
     say(f"evaluating: {step}")
 
 
-def _check_tokenizer(own: Tokenizer, dataset: Dataset, model: str) -> None:
+def _check_tokenizer(tokenizer: Tokenizer, dataset: Dataset, model: str) -> None:
     """The model's tokenizer must be the dataset's: otherwise the tokens mean something else."""
     path = dataset.tokenizer_path / "tokenizer.json"
     if not path.is_file():
         return
-    if Tokenizer.from_file(str(path)).get_vocab() != own.get_vocab():
+    if Tokenizer.from_file(str(path)).get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
             f"model {model} has another tokenizer than the data set {dataset.path}: evaluate it "
             "on data built with the model's tokenizer"

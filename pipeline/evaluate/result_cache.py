@@ -1,4 +1,4 @@
-"""What an earlier, interrupted evaluation has left, so that it goes on from there."""
+"""Results of an interrupted evaluation, so that the next one continues from there."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from pipeline.errors import DataError
 
-KEPT = "kept.jsonl"
+CACHE_FILE = "kept.jsonl"
 """In the folder of an evaluation's results."""
 
 
-class Kept:
-    """Results of single items, each written to a file as soon as it is known.
+class ResultCache:
+    """Results of single items, written to a file one by one.
 
     Args:
-        file: lines of {"key", "item", "value"}; a line that a kill cut short is taken out.
-        key: says what the values depend on besides the item; lines of other keys do not count.
+        file: lines of {"key", "item", "value"}; a line that a kill cut short is removed.
+        key: what the values depend on besides the item; lines with other keys are ignored.
     Raises:
         DataError: the file cannot be read or written.
     """
@@ -25,18 +25,18 @@ class Kept:
     def __init__(self, file: Path, key: str):
         self._file, self._key = file, key
         try:
-            self.known: dict[str, Any] = self._read()
+            self.entries: dict[str, Any] = self._read()
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror})") from None
 
     def __contains__(self, item: str) -> bool:
-        return item in self.known
+        return item in self.entries
 
     def __getitem__(self, item: str) -> Any:
-        return self.known[item]
+        return self.entries[item]
 
     def add(self, values: dict[str, Any]) -> None:
-        """Keeps the values of some items. Raises DataError when they cannot be written."""
+        """Stores the values of some items. Raises DataError when they cannot be written."""
         lines = [
             json.dumps({"key": self._key, "item": item, "value": value}) + "\n"
             for item, value in values.items()
@@ -47,12 +47,12 @@ class Kept:
         except OSError as error:
             raise DataError(f"{self._file}: cannot be written ({error.strerror})") from None
         # As they would be read again: tuples are lists, whole numbers as names are texts.
-        self.known |= {item: json.loads(json.dumps(value)) for item, value in values.items()}
+        self.entries |= {item: json.loads(json.dumps(value)) for item, value in values.items()}
 
     def _read(self) -> dict[str, Any]:
         if not self._file.is_file():
             return {}
-        whole, known = [], {}
+        whole, entries = [], {}
         content = self._file.read_text(encoding="utf-8", errors="replace")
         for line in content.splitlines(keepends=True):
             try:
@@ -62,7 +62,7 @@ class Kept:
             if line.endswith("\n") and isinstance(entry, dict) and "item" in entry:
                 whole.append(line)
                 if entry.get("key") == self._key:
-                    known[entry["item"]] = entry["value"]
+                    entries[entry["item"]] = entry["value"]
         if "".join(whole) != content:
             self._file.write_text("".join(whole), encoding="utf-8")
-        return known
+        return entries

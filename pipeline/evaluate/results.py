@@ -1,4 +1,4 @@
-"""What a task leaves: results.json, predictions.jsonl, and a table on the terminal."""
+"""The results of an evaluation: results.json, predictions.jsonl, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RESULTS, PREDICTIONS = "results.json", "predictions.jsonl"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ResultsFolder:
     """The files of one evaluation."""
 
-    folder: Path
+    path: Path
 
     @classmethod
-    def at(cls, folder: str | Path) -> Outcome:
+    def at(cls, folder: str | Path) -> ResultsFolder:
         """Makes the folder that --output names, before the work starts.
 
         Raises:
@@ -62,22 +62,22 @@ class Outcome:
 
     def _write(self, name: str, text: str) -> None:
         try:
-            write_atomically(self.folder / name, text.encode())
+            write_atomically(self.path / name, text.encode())
         except OSError as error:
-            raise DataError(f"{self.folder}: {name} cannot be written ({error.strerror})") from None
+            raise DataError(f"{self.path}: {name} cannot be written ({error.strerror})") from None
 
 
 def _versions() -> dict[str, str]:
     names = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "rouge-score")
-    found = {}
+    versions = {}
     for name in names:
         with suppress(PackageNotFoundError):  # the last two are needed by some tasks only
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """SHA-256 over the contents of files, in the given order."""
+    """SHA-256 over the contents of files, in this order."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(hashlib.sha256(path.read_bytes()).digest())

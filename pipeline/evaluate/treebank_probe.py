@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from gpst.export.codec import Codec
+from gpst.model.build import model_class
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
 from pipeline.config.run import RunConfig
@@ -16,17 +17,17 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.grammar_induction.f1 import score_trees
 from pipeline.evaluate.grammar_induction.gold import gold_trees
 from pipeline.evaluate.grammar_induction.parse import parse, to_pieces
+from pipeline.evaluate.held_out import metric_names
 
 _BATCH_TOKENS = 2048
-_LOSSES = {"gpst": ("autoencoding", "token", "type", "parser", "height"), "gpt2": ("token",)}
-_STRUCTURE = ("agreement", "entropy", "height", "left_children", "right_children")
+_F1, _CORPUS_F1 = "eval/f1", "eval/corpus_f1"
 
 
-class WatchedTreebank:
-    """Gold trees whose spans the induced trees are scored against while a model trains.
+class TreebankProbe:
+    """Scores the induced trees against gold trees while a model trains.
 
-    As `launch/evaluate.sh grammar_induction` does with the composition model's trees: without
-    punctuation, in small letters, inside a text.
+    As `launch/evaluate.sh grammar_induction` scores the composition model's trees: without
+    punctuation, lower-cased, inside a text.
 
     Args:
         path: `evaluate.treebank`.
@@ -56,7 +57,7 @@ class WatchedTreebank:
             return {}
         spans: list[list[tuple[int, int]]] = [[] for _ in self._gold]
         with evaluating(model):
-            found = parse(
+            trees = parse(
                 model,
                 self._sentences,
                 parser="inside",
@@ -65,33 +66,34 @@ class WatchedTreebank:
                 sync=True,
                 batch_tokens=_BATCH_TOKENS,
             )
-            for number, tree in found:
+            for number, tree in trees:
                 spans[number] = list(tree.internal_spans)
         scores = score_trees(self._gold, spans)
-        return {"eval/f1": scores.sentence_f1, "eval/corpus_f1": scores.corpus_f1}
+        return {_F1: scores.sentence_f1, _CORPUS_F1: scores.corpus_f1}
 
 
-def watched_treebank(config: RunConfig, source: ContextSource) -> WatchedTreebank | None:
-    """The treebank that a run on this data watches; errors as of WatchedTreebank."""
+def open_treebank_probe(config: RunConfig, source: ContextSource) -> TreebankProbe | None:
+    """The probe that the configuration asks for, if any; raises what TreebankProbe raises."""
     path = config.evaluate.treebank
     if path is None:
         return None
-    return WatchedTreebank(path, source.datasets[0].tokenizer_path)
+    return TreebankProbe(path, source.datasets[0].tokenizer_path)
 
 
 def check_best_metric(config: RunConfig) -> None:
     """Refuses a checkpoint.best_metric that pre-training does not measure.
 
     Raises:
-        ConfigError: names those that it does.
+        ConfigError: it names those that are measured.
     """
-    wanted, kind = config.checkpoint.best_metric, config.model_config.kind
-    known = ["eval/perplexity/token", "eval/joint_nats_per_token", "eval/bits_per_byte"]
-    known += [f"eval/loss/{name}" for name in _LOSSES[kind]]
-    if kind == "gpst":
-        known += ["eval/perplexity/type", *(f"eval/structure/{name}" for name in _STRUCTURE)]
-        known += ["eval/f1", "eval/corpus_f1"] if config.evaluate.treebank else []
-    if wanted is not None and wanted not in known:
+    best_metric = config.checkpoint.best_metric
+    if best_metric is None:
+        return
+    model = model_class(config.model_config)
+    known = metric_names(model.LOSSES, model.STATISTICS)
+    if model is GPSTModel and config.evaluate.treebank:
+        known += [_F1, _CORPUS_F1]
+    if best_metric not in known:
         raise ConfigError(
-            f"checkpoint.best_metric: {wanted!r} is not measured; known are {', '.join(known)}"
+            f"checkpoint.best_metric: {best_metric!r} is not measured; known are {', '.join(known)}"
         )

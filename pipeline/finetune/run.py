@@ -24,7 +24,7 @@ from pipeline.data.source import ContextSource
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
 from pipeline.evaluate.load_model import StoredModel, build_from, find_model, fingerprint
-from pipeline.evaluate.results import RESULTS, Outcome
+from pipeline.evaluate.results import RESULTS, ResultsFolder
 from pipeline.evaluate.results import fingerprint as files_fingerprint
 from pipeline.finetune.config import SCORE, FinetuneConfig, run_config
 from pipeline.finetune.examples import ExampleSource, prepare_examples
@@ -184,7 +184,7 @@ def _write_seed(
         "data": _data(plan),
         **task_results,
     }
-    Outcome(plan.config.seed_folder(seed)).write_results(results)
+    ResultsFolder(plan.config.seed_folder(seed)).write_results(results)
 
 
 def _data(plan: FinetunePlan) -> dict[str, Any]:
@@ -213,10 +213,10 @@ def _write_summary(plan: FinetunePlan) -> None:
         "scores": over_seeds([run["scores"] for run in runs]),
         "runs": [{name: run[name] for name in ("seed", "step", "epoch", "scores")} for run in runs],
     }
-    outcome = Outcome(Path(plan.config.run_dir))
-    outcome.write_results(results)
+    folder = ResultsFolder(Path(plan.config.run_dir))
+    folder.write_results(results)
     print(plan.task.report(results), flush=True)
-    print(f"results: {outcome.folder / RESULTS}", file=sys.stdout, flush=True)
+    print(f"results: {folder.path / RESULTS}", file=sys.stdout, flush=True)
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:

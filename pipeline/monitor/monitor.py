@@ -1,4 +1,4 @@
-"""What a run shows of itself: metrics.jsonl, TensorBoard, a progress bar or plain lines.
+"""Records and shows a run: metrics.jsonl, TensorBoard, W&B, a progress bar or plain lines.
 
     with Monitor(run_dir, num_steps=300, start_step=100, start_tokens=1_500_000) as monitor:
         monitor.log_step(110, tokens=1_650_000, samples=1760, values={"loss": 7.2})
@@ -17,15 +17,12 @@ from tqdm import tqdm
 
 from pipeline import terminal
 from pipeline.errors import ConfigError
+from pipeline.monitor.metrics import shown_in
 from pipeline.monitor.metrics_file import MetricsFile
 from pipeline.monitor.samples import Samples, tree_change
 from pipeline.monitor.tensorboard import Curves
 from pipeline.monitor.wandb import WandbRun
 from pipeline.run_folder import SAMPLES
-
-_SHOWN = ("loss", "perplexity/token")
-_HPARAM_METRICS = ("loss", "perplexity/token", "eval/perplexity/token", "eval/bits_per_byte")
-"""Curves whose newest values stand in TensorBoard's HParams tab, where a run has them."""
 
 
 class Throughput:
@@ -49,18 +46,18 @@ class Throughput:
 
 
 class Monitor:
-    """Writes and shows the numbers of a run.
+    """Writes and shows the metrics of a run.
 
     Args:
         run_dir: folder of the run; made when missing.
         num_steps: optimizer steps of the whole run, for the bar.
         is_main: whether this rank writes.
-        start_step, start_tokens: where this process starts; what an earlier process wrote past
-            that is dropped, so that each step appears once.
+        start_step, start_tokens: where this process starts; lines of an earlier process past that
+            are dropped, so that each step appears once.
         config: the run's plain values, for TensorBoard's HParams tab and W&B.
-        peak_flops: arithmetic per second of all ranks that is an MFU of 1; None leaves it out.
+        peak_flops: FLOP/s of all ranks that are an MFU of 1; None: no MFU.
         wandb: a W&B project that gets a copy.
-        stream: where the bar or the lines go (standard error).
+        stream: for the bar or the lines; by default standard error.
 
     Raises:
         ConfigError: the folder cannot be made, or W&B cannot start.
@@ -93,7 +90,7 @@ class Monitor:
         self._last_samples = self._samples.last_line
         self._curves = Curves(run_dir, start_step, start_tokens)
         if config is not None:
-            self._curves.add_hparams(config, _HPARAM_METRICS)
+            self._curves.add_hparams(config, [metric.name for metric in shown_in("hparams")])
         self._peak_flops = peak_flops
         self._stream = stream or terminal.stream()
         self._num_steps, self._step = num_steps, start_step
@@ -126,13 +123,12 @@ class Monitor:
     ) -> None:
         """Writes a line and points of training.
 
-        Adds `time_s`, `tokens_per_second` and, given the arithmetic, `tflops` (per second, all
-        ranks) and `mfu`, its share of the peak.
+        Adds `time_s`, `tokens_per_second` and, if `flops` is known, `tflops` and `mfu`.
 
         Args:
             step: optimizer steps done.
             tokens, samples: tokens and contexts trained on so far, over all ranks.
-            values: name -> number, e.g. "loss/parser", "learning_rate".
+            values: by the names of pipeline/monitor/metrics.py.
             flops: arithmetic of all ranks since the last line (pipeline/cost/flops.py).
         """
         if not self.is_main:
@@ -140,11 +136,12 @@ class Monitor:
         self.advance(step)
         now = time.monotonic()
         rate = self._throughput.read(tokens, now)
-        values = {**values, "tokens_per_second": rate, **self._arithmetic(flops)}
+        values = {**values, "tokens_per_second": rate, **self._speed(flops)}
         position = {"step": step, "tokens": tokens, "samples": samples, "time_s": self._time_s(now)}
         self._file.write({**position, **values})
         self._add(step, tokens, values)
-        shown = {name: f"{values[name]:.4g}" for name in _SHOWN if name in values}
+        names = [metric.name for metric in shown_in("terminal") if metric.name in values]
+        shown = {name: f"{values[name]:.4g}" for name in names}
         shown["tokens/s"] = f"{rate:,.0f}"
         if self._bar is not None:
             self._bar.set_postfix(shown)
@@ -167,7 +164,7 @@ class Monitor:
     def log_samples(
         self, step: int, *, tokens: int, samples: Samples, prompts: Sequence[str] = ()
     ) -> None:
-        """Shows trees as texts and pictures, and continuations; writes a line of samples.jsonl.
+        """Writes a line of samples.jsonl; shows trees and continuations.
 
         Adds the curve `trees/change`: the share of the trees' spans that are new since the last
         samples, those of an earlier process included.
@@ -236,18 +233,18 @@ class Monitor:
         if self._wandb is not None:
             self._wandb.log(step, tokens, values)
 
-    def _arithmetic(self, flops: float) -> dict[str, float]:
-        """Of the time since the last line, without pauses."""
+    def _speed(self, flops: float) -> dict[str, float]:
+        """TFLOP/s and MFU since the last line, without pauses."""
         seconds = self._throughput.seconds
         if flops <= 0 or seconds <= 0:
             return {}
-        found = {"tflops": flops / seconds / 1e12}
+        speed = {"tflops": flops / seconds / 1e12}
         if self._peak_flops is not None:
-            found["mfu"] = flops / seconds / self._peak_flops
-        return found
+            speed["mfu"] = flops / seconds / self._peak_flops
+        return speed
 
     def _time_s(self, now: float) -> float:
-        """Seconds that the run has taken, those before a resume included."""
+        """Seconds since the start of the run, those before a resume included."""
         return round(self._earlier_s + now - self._started, 3)
 
     def _time_left(self, now: float) -> str:

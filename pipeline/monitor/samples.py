@@ -1,4 +1,4 @@
-"""What a model makes of fixed sentences and prompts: their trees, and continuations."""
+"""Samples of a model in training: trees of fixed sentences, continuations of prompts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SentenceTree:
 
     @property
     def spans(self) -> set[tuple[int, int]]:
-        """The spans that a tree may or may not have: of two tokens and more, not the whole."""
+        """The spans of two tokens and more, without the whole sentence, which every tree has."""
         whole = (0, self.tree.num_tokens - 1)
         return set(self.tree.internal_spans) - {whole}
 
@@ -62,7 +62,7 @@ class Samples:
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
         """The trees drawn: (height, width, 3), by the names of their texts."""
-        return {f"trees/{i}": drawn(tree) for i, tree in enumerate(self.trees)}
+        return {f"trees/{i}": draw(tree) for i, tree in enumerate(self.trees)}
 
     def to_line(self) -> dict[str, Any]:
         """Plain values for samples.jsonl."""
@@ -74,23 +74,23 @@ class Samples:
 
 
 def tree_change(before: Mapping[str, Any] | None, now: Samples) -> float | None:
-    """Share of the trees' spans that were not there before; 0 when nothing changed.
+    """Share of the trees' spans that are new; 0 when nothing changed.
 
     Args:
         before: the line of the earlier samples (`Samples.to_line`), perhaps of another process.
     Returns:
-        None when there is nothing to compare with, or no sentence has two possible trees.
+        None without earlier samples of these sentences, or if no sentence has two possible trees.
     """
     spans = [tree.spans for tree in now.trees]
-    old = (before or {}).get("spans") or []
+    earlier = (before or {}).get("spans") or []
     total = sum(map(len, spans))
-    if len(old) != len(spans) or total == 0:
+    if len(earlier) != len(spans) or total == 0:
         return None
-    pairs = zip(spans, old, strict=True)
-    return sum(len(new - {(i, j) for i, j in earlier}) for new, earlier in pairs) / total
+    pairs = zip(spans, earlier, strict=True)
+    return sum(len(new - {(i, j) for i, j in old}) for new, old in pairs) / total
 
 
-def drawn(tree: SentenceTree) -> NDArray[np.uint8]:
+def draw(tree: SentenceTree) -> NDArray[np.uint8]:
     """A picture of a tree: (height, width, 3)."""
     from PIL import Image
 
@@ -103,18 +103,18 @@ def drawn(tree: SentenceTree) -> NDArray[np.uint8]:
 
 
 class FixedSentences:
-    """Sentences and prompts, tokenized once with the dataset's own tokenizer.
+    """Sentences and prompts, tokenized once with the dataset's tokenizer.
 
     Args:
         texts: the sentences; each should have at least one token.
         tokenizer_path: folder of tokenizer.json.
         prompts: beginnings to continue; "" is the start of a text.
         num_tokens: of each continuation.
-        max_tokens: what the model takes.
+        max_tokens: the longest context of the model.
 
     Raises:
-        ConfigError: the dataset holds no tokenizer, a sentence has no tokens, or a prompt leaves
-            no room for its continuation.
+        ConfigError: the dataset has no tokenizer, a sentence has no tokens, or a prompt leaves no
+            room for its continuation.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ class FixedSentences:
         return bool(self._ids or self.prompts)
 
     def sample(self, model: nn.Module, device: torch.device) -> Samples:
-        """Trees and continuations; the model's random state in training is not touched."""
+        """Trees and continuations; leaves the random state of the training alone."""
         return Samples(self.trees(model, device), self.continuations(model, device))
 
     def trees(self, model: nn.Module, device: torch.device) -> list[SentenceTree]:
-        """The induced trees; none of a model without trees."""
+        """The induced trees; none for a model without trees."""
         induce: Any = getattr(model, "induced_trees", None)
         if induce is None or not self._ids:
             return []
@@ -178,16 +178,16 @@ class FixedSentences:
         return [SentenceTree(words, tree) for words, tree in pairs]
 
     def continuations(self, model: nn.Module, device: torch.device) -> list[str]:
-        """A text for each prompt, drawn from the model with the same seed each time."""
+        """A text for each prompt, sampled with the same seed each time."""
         if self._codec is None:
             return []
-        found = []
+        texts = []
         for prompt in self.prompts:
             sentences = self._codec.sentences(prompt) if prompt.strip() else []
             ids = [sentence.tokens for sentence in sentences]
             tokens = self._continued(model, ids, device)
-            found.append(self._codec.decode(tokens))
-        return found
+            texts.append(self._codec.decode(tokens))
+        return texts
 
     def _continued(self, model: nn.Module, prompt: list[list[int]], device: torch.device) -> Any:
         sampling, count = Sampling(seed=_SEED), self._num_tokens

@@ -31,7 +31,7 @@ class Curves:
         folder = self._folder = run_dir / TENSORBOARD
         self._broken = False
         _end_writers_quietly()
-        _wait_for_a_later_name(folder)
+        _wait_for_later_name(folder)
         # A fresh start hides everything of an earlier run in the same folder.
         fresh = start_step == 0
         self._steps = SummaryWriter(
@@ -68,14 +68,14 @@ class Curves:
 
         Args:
             values: nested plain values, e.g. of `config_to_dict`; lists become text.
-            metrics: curves whose newest values stand in the row: the final ones at the end.
+            metrics: curves whose newest values the row shows.
         """
         experiment, start, self._session_end = hparams(flatten(values), dict.fromkeys(metrics, 0))
         for summary in (experiment, start):
             self._steps._get_file_writer().add_summary(summary)
 
     def end_hparams(self) -> None:
-        """Says in the HParams tab that the run has come to its end."""
+        """Marks the run as complete in the HParams tab."""
         if self._session_end is not None:
             self._steps._get_file_writer().add_summary(self._session_end)
             self._session_end = None
@@ -92,21 +92,19 @@ class Curves:
 
     @contextmanager
     def _unless_broken(self) -> Iterator[None]:
-        """Training goes on without curves when they cannot be written (a full disk); said once."""
+        """Training continues without curves when they cannot be written (a full disk)."""
         try:
             yield
         except OSError as error:
             if not self._broken:
                 self._broken = True
                 reason = error.strerror or error
-                said = (
-                    f"{self._folder} cannot be written ({reason}): no more curves until a restart"
-                )
-                print(said, file=sys.stderr, flush=True)
+                message = f"{self._folder} cannot be written ({reason})"
+                print(f"{message}: no more curves until a restart", file=sys.stderr, flush=True)
 
 
 def _end_writers_quietly() -> None:
-    """The thread that writes event files dies of a full disk with a traceback: not for users."""
+    """Hides the traceback of the thread that writes event files, which dies of a full disk."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
@@ -117,7 +115,7 @@ def _end_writers_quietly() -> None:
 
 
 def flatten(values: Mapping[str, Any], owner: str = "") -> dict[str, bool | int | float | str]:
-    """Nested values as "optim.learning_rate": 1e-3; lists as text, what is None or empty left out.
+    """Nested values as "optim.learning_rate": 1e-3; lists as text, without None and empty lists.
 
     >>> flatten({"optim": {"betas": [0.9, 0.95], "decay": "cosine"}, "seed": 0, "stop": None})
     {'optim.betas': '0.9, 0.95', 'optim.decay': 'cosine', 'seed': 0}
@@ -134,10 +132,10 @@ def flatten(values: Mapping[str, Any], owner: str = "") -> dict[str, bool | int 
     return flat
 
 
-def _wait_for_a_later_name(folder: Path) -> None:
-    """Waits until new event files sort after the ones there (a second, and seldom at all).
+def _wait_for_later_name(folder: Path) -> None:
+    """Waits until new event files sort after existing ones: a second at most, and seldom.
 
-    TensorBoard reads event files by name, and names start with the second they were made in.
+    TensorBoard reads event files in order of their names, which start with the time in seconds.
     """
     stamps = [path.name.split(".")[3] for path in folder.glob("*/events.out.tfevents.*")]
     latest = max((int(stamp) for stamp in stamps if stamp.isdigit()), default=0)

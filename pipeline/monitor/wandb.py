@@ -1,9 +1,10 @@
-"""The same numbers in Weights & Biases, where `monitor.wandb` names a project."""
+"""A copy of the metrics in Weights & Biases, if `monitor.wandb` names a project."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def import_wandb() -> Any:
     """The wandb module.
 
     Raises:
-        ConfigError: it is not installed, or a folder of its name (W&B makes one) is all there is.
+        ConfigError: it is not installed; a folder named wandb, as W&B makes one, is no package.
     """
     try:
         return import_package("wandb", "init")
@@ -31,9 +32,9 @@ def import_wandb() -> Any:
 
 
 class WandbRun:
-    """A run in a W&B project; it keeps its identity over restarts by a file in the run's folder.
+    """A run in a W&B project; a file in the run's folder holds its id for restarts.
 
-    W&B is a copy: when it fails, the training goes on and one line says so.
+    When W&B fails, training continues, and one line says so.
     """
 
     def __init__(self, project: str, run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -53,7 +54,7 @@ class WandbRun:
             )
             for axis in ("step", "tokens"):
                 self._run.define_metric(axis)
-            # W&B's own step cannot go back, as ours does when a run resumes.
+            # W&B's step cannot go back, as ours does when a run resumes.
             self._run.define_metric("*", step_metric="step")
         except Exception as error:
             raise ConfigError(
@@ -77,7 +78,7 @@ class WandbRun:
         def send() -> None:
             images = {name: self._wandb.Image(picture) for name, picture in pictures.items()}
             others = {
-                name: self._wandb.Html(f"<pre>{_escaped(text)}</pre>")
+                name: self._wandb.Html(f"<pre>{escape(text, quote=False)}</pre>")
                 for name, text in texts.items()
                 if name not in images
             }
@@ -86,7 +87,7 @@ class WandbRun:
         self._try(send)
 
     def close(self, exit_code: int = 0) -> None:
-        """Sends what is left and ends the run in W&B."""
+        """Sends the rest and ends the run in W&B."""
         self._try(lambda: self._run.finish(exit_code=exit_code))
 
     def _try(self, action: Any) -> None:
@@ -103,7 +104,3 @@ class WandbRun:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")

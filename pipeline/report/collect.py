@@ -1,4 +1,4 @@
-"""What runs have left: results.json of evaluations, metrics.jsonl and samples.jsonl of training."""
+"""Finds what runs have written: results.json of evaluations, metrics.jsonl of training."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ class Training:
     def name(self) -> str:
         return label(self.folder)
 
+    def values(self, metric: str) -> list[float]:
+        """The values of a metric, in order."""
+        return [line[metric] for line in self.metrics if line.get(metric) is not None]
+
 
 @dataclass(frozen=True)
 class Collected:
-    """All that was found below the given folders."""
+    """All results and training runs below some folders."""
 
     results: list[Result]
     trainings: list[Training]
@@ -51,7 +55,7 @@ def collect(folders: Sequence[str]) -> Collected:
     """Looks for results and metrics in the folders and below them.
 
     Raises:
-        ConfigError: a folder is missing, or nothing at all was found.
+        ConfigError: a folder is missing, or there is no result and no training run.
         DataError: a results.json is damaged.
     """
     results: dict[Path, Result] = {}
@@ -61,13 +65,13 @@ def collect(folders: Sequence[str]) -> Collected:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder; give folders of runs")
         for file in sorted(folder.rglob(RESULTS)):
-            # A fine-tuning's seeds are summed up one folder above.
+            # The folder above has the means over the seeds of a fine-tuning.
             seed = file.parent.name.startswith("seed-")
             if not (seed and (file.parent.parent / RESULTS).is_file()):
                 results[file.resolve()] = Result(file.parent, _read(file))
         for file in sorted(folder.rglob(FILE_NAME)):
             if any(part.startswith(ABANDONED) for part in file.relative_to(folder).parts):
-                continue  # a line that its run has left; its folder can be given itself
+                continue  # a line that its run has left; its folder can be named itself
             metrics = read_metrics(file)
             if metrics:
                 trainings[file.resolve()] = Training(file.parent, metrics)
@@ -90,20 +94,19 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
     """The JSON lines of a file up to a damaged one; none when it is missing."""
     if not file.is_file():
         return []
-    found = []
+    values = []
     with open(file, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
-                found.append(json.loads(line))
+                values.append(json.loads(line))
             except ValueError:
                 break
-    return found
+    return values
 
 
 def label(path: str | Path) -> str:
     """A short name of a model or run from its path: without "runs", "exported" and the like."""
-    dull = ("exported", "checkpoints", "runs", ".", "..", "/")
-    parts = [p for p in Path(path).parts if p not in dull and not p.startswith("step-")]
-    return (
-        "/".join(parts[-2:] if parts and parts[-1].startswith("seed-") else parts[-1:]) or "model"
-    )
+    omitted = ("exported", "checkpoints", "runs", ".", "..", "/")
+    parts = [p for p in Path(path).parts if p not in omitted and not p.startswith("step-")]
+    seed = bool(parts) and parts[-1].startswith("seed-")
+    return "/".join(parts[-2:] if seed else parts[-1:]) or "model"

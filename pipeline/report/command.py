@@ -45,26 +45,27 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
     from pipeline.report.collect import collect
-    from pipeline.report.pages import html, markdown
+    from pipeline.report.pages import render
     from pipeline.report.pictures import curves, trees
     from pipeline.report.tables import add_quoted, make_tables
 
     quoted = read_paper(options.paper)
-    found = collect(options.runs)
-    tables = make_tables(found.results, found.trainings)
+    collected = collect(options.runs)
+    results, trainings = collected.results, collected.trainings
+    tables = make_tables(results, trainings)
     add_quoted(tables, quoted)
-    pictures = curves(found.trainings) | trees(found.results, found.trainings)
-    about = [
-        f"Made from {len(found.results)} results and {len(found.trainings)} training runs in "
+    pictures = curves(trainings) | trees(results, trainings)
+    about = (
+        f"Made from {len(results)} results and {len(trainings)} training runs in "
         f"{', '.join(options.runs)}. Rows in italics are quoted, not measured."
-    ]
+    )
     output = Path(options.output)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, picture in pictures.items():
             write_atomically(output / name, picture.encode())
-        write_atomically(output / "report.md", markdown(tables, pictures, about).encode())
-        write_atomically(output / "report.html", html(tables, pictures, about).encode())
+        for page in ("report.md", "report.html"):
+            write_atomically(output / page, render(page, tables, pictures, about).encode())
     except OSError as error:
         raise DataError(f"--output {output}: cannot be written ({error.strerror})") from None
     print(f"{output / 'report.md'}  {output / 'report.html'}")

@@ -9,48 +9,44 @@ from gpst.api import ParsedSentence
 from gpst.render import as_svg
 from gpst.tree import Tree
 from pipeline.evaluate.results import PREDICTIONS
+from pipeline.monitor.metrics import shown_in
+from pipeline.monitor.metrics_file import read_metrics
 from pipeline.report.charts import chart
 from pipeline.report.collect import Result, Training, label, read_lines
 from pipeline.run_folder import SAMPLES
 
-_CURVES = {
-    "loss": ("Training loss", False),
-    "eval/perplexity/token": ("Held-out perplexity per token", True),
-    "perplexity/token": ("Training perplexity per token", True),
-    "eval/score": ("Score after each epoch", False),
-    "structure/height": ("Mean height of the trees", False),
-}
 _NUM_TREES = 4
 _MOST_WORDS = 25
 
 
 def curves(trainings: Sequence[Training]) -> dict[str, str]:
-    """File name -> SVG, one chart a quantity with a curve a run."""
-    found = {}
-    for key, (title, log) in _CURVES.items():
+    """File name -> SVG: a chart for each metric, with a curve for each run."""
+    charts = {}
+    for metric in shown_in("chart"):
+        name, log = metric.name, metric.log_scale
         lines = {}
         for training in trainings:
             points = [
-                (float(line["step"]), float(line[key]))
+                (float(line["step"]), float(line[name]))
                 for line in training.metrics
-                if line.get(key) is not None
-                and math.isfinite(line[key])
-                and (line[key] > 0 or not log)
+                if line.get(name) is not None
+                and math.isfinite(line[name])
+                and (line[name] > 0 or not log)
             ]
             if len(points) > 1:
                 lines[training.name] = points
         if lines:
-            found[f"curve-{key.replace('/', '-')}.svg"] = chart(title, lines, log)
-    return found
+            charts[f"curve-{name.replace('/', '-')}.svg"] = chart(metric.title, lines, log)
+    return charts
 
 
 def trees(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, str]:
     """File name -> SVG: the last trees of a run's fixed sentences, the first of an evaluation."""
-    found = {}
+    pictures = {}
     for training in trainings:
-        samples = read_lines(training.folder / SAMPLES)
+        samples = read_metrics(training.folder / SAMPLES)
         parsed = [parse_brackets(text) for text in samples[-1].get("trees", [])] if samples else []
-        _add(found, training.name, parsed)
+        _add(pictures, training.name, parsed)
     for result in results:
         if result.task == "grammar_induction":
             lines = read_lines(result.folder / PREDICTIONS) or read_lines(
@@ -63,14 +59,14 @@ def trees(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str,
                     for x in short[:_NUM_TREES]
                     if parser in x.get("spans", {})
                 ]
-                _add(found, f"{label(result.folder)}-{parser}", parsed)
-    return found
+                _add(pictures, f"{label(result.folder)}-{parser}", parsed)
+    return pictures
 
 
-def _add(found: dict[str, str], name: str, parsed: Sequence[ParsedSentence]) -> None:
+def _add(pictures: dict[str, str], name: str, parsed: Sequence[ParsedSentence]) -> None:
     if parsed:
         plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-        found[f"trees-{plain}.svg"] = as_svg(parsed[:_NUM_TREES])
+        pictures[f"trees-{plain}.svg"] = as_svg(parsed[:_NUM_TREES])
 
 
 def parse_brackets(text: str) -> ParsedSentence:

@@ -1,4 +1,4 @@
-"""The paper's tables from results: rows are models, a cell is a mean with its deviation."""
+"""The paper's tables from results: a row for each model, in a cell a mean with its std."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from pipeline.monitor.metrics import METRICS, shown_in
 from pipeline.report.collect import Result, Training, label
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure; the deviation is 0 for a single value."""
+    """A number with its standard deviation, which is 0 for a single value."""
 
     mean: float
-    deviation: float = 0.0
+    std: float = 0.0
     count: int = 1
 
     def __str__(self) -> str:
         whole = abs(self.mean) >= 1000 or (self.mean > 100 and self.mean == round(self.mean))
         text = f"{self.mean:,.0f}" if whole else f"{self.mean:.2f}"
-        return f"{text} ± {self.deviation:.2f}" if self.count > 1 else text
+        return f"{text} ± {self.std:.2f}" if self.count > 1 else text
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Table:
     """Where the quoted rows come from."""
 
     def put(self, row: str, column: str, cell: Cell) -> None:
-        """Sets a cell; a column that is new is added."""
+        """Sets a cell; adds the column if it is new."""
         if column not in self.columns:
             self.columns.append(column)
         self.rows.setdefault(row, {})[column] = cell
@@ -67,7 +68,7 @@ def make_tables(results: Sequence[Result], trainings: Sequence[Training]) -> lis
 
 
 def add_quoted(tables: Sequence[Table], quoted: Iterable[dict[str, Any]]) -> None:
-    """Adds rows of numbers from elsewhere to the tables that are there."""
+    """Adds rows of numbers from elsewhere; those of tables without results are left out."""
     by_key = {table.key: table for table in tables}
     for entry in quoted:
         table = by_key.get(entry["table"])
@@ -94,7 +95,7 @@ def _of(results: Sequence[Result], task: str) -> Iterator[tuple[Result, str]]:
 
 
 def _row(result: Result) -> str:
-    """The model's name, with what is not the protocol's own setting."""
+    """The model's name, and the setting that differs from the protocol's."""
     options = result.values.get("options", {})
     section = next(
         (options[k] for k in ("summarization", "grammar_induction") if options.get(k)), {}
@@ -106,7 +107,7 @@ def _row(result: Result) -> str:
 
 
 def _glue(results: Sequence[Result]) -> Table:
-    columns = [name for own in _GLUE.values() for name in own.values()]
+    columns = [column for scores in _GLUE.values() for column in scores.values()]
     table = Table(
         "glue",
         "Language understanding: GLUE, development sets",
@@ -149,8 +150,8 @@ def _induction(results: Sequence[Result]) -> Table:
         for parser, score in result.values.get("scores", {}).items():
             short = parser.removeprefix("F1/")
             over = result.values.get("f1_over_models", {}).get(parser)
-            spread = score if fine_tuned else over
-            cell = _cell(spread) if spread else Cell(score["sentence_f1"])
+            of_models = score if fine_tuned else over
+            cell = _cell(of_models) if of_models else Cell(score["sentence_f1"])
             table.put(f"{name}, {short}", "test F1", cell)
         for baseline, score in result.values.get("baselines", {}).items():
             table.put(baseline, "test F1", Cell(score["sentence_f1"]))
@@ -169,9 +170,9 @@ def _syntactic(results: Sequence[Result]) -> Table:
         runs = result.values.get("runs", [])
         names = sorted({label(run["model"]["path"]) for run in runs}) or [label(result.folder)]
         parts = {**result.values["circuits"], _AVERAGE: result.values["score"]}
-        for column, spread in parts.items():
-            if spread["mean"] is not None:
-                cell = Cell(spread["mean"], spread["deviation"], len(runs))
+        for column, score in parts.items():
+            if score["mean"] is not None:
+                cell = Cell(score["mean"], score["deviation"], len(runs))
                 table.put(" + ".join(names), column, cell)
     return table
 
@@ -186,30 +187,21 @@ def _perplexity(results: Sequence[Result]) -> Table:
     )
     for result, _ in _of(results, "perplexity"):
         row = label(result.values.get("gpst") or result.folder)
-        spread = result.values.get("deviation", {})
+        stds = result.values.get("deviation", {})
         counts = {"unigram": 1, "GPT-2": len(result.values.get("gpt2_runs", []))}
         for column, value in result.values["token_perplexity"].items():
             count = counts.get(column, len(result.values.get("runs", [])))
-            table.put(row, column, Cell(value, spread.get(column, 0.0), count))
+            table.put(row, column, Cell(value, stds.get(column, 0.0), count))
     return table
 
 
 def _training(trainings: Sequence[Training]) -> Table:
     table = Table("training", "Training runs", [], "Last logged values; tokens a second: median.")
-    shown = {
-        "step": "steps",
-        "tokens": "tokens",
-        "loss": "loss",
-        "eval/perplexity/token": "held-out perplexity",
-        "eval/score": "last score",
-    }
+    speed = METRICS["tokens_per_second"]
     for training in trainings:
-        for key, column in shown.items():
-            values = [line[key] for line in training.metrics if line.get(key) is not None]
-            if values:
-                table.put(training.name, column, Cell(float(values[-1])))
-        rates = sorted(line["tokens_per_second"] for line in training.metrics
-                       if line.get("tokens_per_second"))  # fmt: skip
-        if rates:
-            table.put(training.name, "tokens/s", Cell(rates[len(rates) // 2]))
+        for metric in shown_in("table"):
+            if values := training.values(metric.name):
+                table.put(training.name, metric.column or metric.name, Cell(float(values[-1])))
+        if rates := sorted(filter(None, training.values(speed.name))):
+            table.put(training.name, speed.unit, Cell(rates[len(rates) // 2]))
     return table

@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 def _check(config: RunConfig, world_size: int) -> Plan:
-    from pipeline.evaluate.treebank_probe import check_best_metric, watched_treebank
+    from pipeline.evaluate.treebank_probe import check_best_metric, open_treebank_probe
     from pipeline.train.preflight import check_run
 
     plan = check_run(config, world_size)
     check_best_metric(plan.config)
-    watched_treebank(plan.config, plan.source)
+    open_treebank_probe(plan.config, plan.source)
     return plan
 
 
 def _check_dry(config: RunConfig, world_size: int) -> DryRun:
-    from pipeline.evaluate.treebank_probe import check_best_metric, watched_treebank
+    from pipeline.evaluate.treebank_probe import check_best_metric, open_treebank_probe
     from pipeline.train.dry_run import check_dry_run
 
     plan = check_dry_run(config, world_size)
     check_best_metric(plan.config)
     if plan.source is not None:
-        watched_treebank(plan.config, plan.source)
+        open_treebank_probe(plan.config, plan.source)
     return plan
 
 
 def _run(plan: Plan, world: World) -> int:
-    from pipeline.evaluate.treebank_probe import watched_treebank
+    from pipeline.evaluate.treebank_probe import open_treebank_probe
     from pipeline.train.run import train
 
-    treebank = watched_treebank(plan.config, plan.source)
+    treebank = open_treebank_probe(plan.config, plan.source)
     return train(plan, world, evaluation=treebank and treebank.evaluate).exit_code
 
 

@@ -22,7 +22,7 @@ from pipeline.checkpoint.trainer_state import (
 )
 from pipeline.config.removed import removed_settings
 from pipeline.config.run import RunConfig, config_to_dict, config_to_yaml
-from pipeline.cost.peak_flops import peak_of
+from pipeline.cost.peak_flops import device_peak
 from pipeline.distributed.world import World
 from pipeline.engine.engine import Engine, create_engine
 from pipeline.monitor.monitor import Monitor
@@ -58,7 +58,7 @@ def train(
     if world.is_main:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / "config.yaml", config_to_yaml(config).encode())
-    peak = peak_of(world.device, config.engine.precision, config.monitor.peak_tflops_per_rank)
+    peak = device_peak(world.device, config.engine.precision, config.monitor.peak_tflops_per_rank)
     monitor = Monitor(
         run_dir,
         num_steps=config.train.num_steps,

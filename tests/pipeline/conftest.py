@@ -21,7 +21,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz.,?!'"
 
 
 def make_pieces() -> Tokenizer:
-    """Every sign is a piece, the first of a word is marked, as WordPiece with no longer pieces."""
+    """Every character is a piece; all but the first of a word are marked, as WordPiece does."""
     vocabulary = {"[UNK]": 0, "[CLS]": 1}
     for letter in LETTERS:
         vocabulary[letter] = len(vocabulary)
@@ -36,10 +36,10 @@ def make_pieces() -> Tokenizer:
 
 def make_byte_bpe(merges: Sequence[tuple[str, str]] = ()) -> Tokenizer:
     """A byte-level BPE with the given merges."""
-    signs = sorted(pre_tokenizers.ByteLevel.alphabet())
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<|endoftext|>": 0}
-    for sign in [*signs, *(a + b for a, b in merges)]:
-        vocabulary.setdefault(sign, len(vocabulary))
+    for token in [*characters, *(a + b for a, b in merges)]:
+        vocabulary.setdefault(token, len(vocabulary))
     tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(  # type: ignore[assignment]
         add_prefix_space=False
@@ -90,15 +90,15 @@ def tiny_gpst() -> Callable[..., nn.Module]:
 
 
 @pytest.fixture(scope="session")
-def tiny_gpt2() -> Callable[[int], nn.Module]:
+def tiny_gpt2() -> Callable[..., nn.Module]:
     """tiny_gpt2(vocab_size): a GPT-2 baseline whose predictions are far from uniform."""
 
-    def make(vocab_size: int) -> nn.Module:
+    def make(vocab_size: int, max_context_tokens: int = 64) -> nn.Module:
         torch.manual_seed(0)
         config = GPT2Config(
             vocab_size=vocab_size,
             bos_token_id=0,
-            max_context_tokens=64,
+            max_context_tokens=max_context_tokens,
             hidden_dim=16,
             num_heads=2,
             ffn_dim=16,

@@ -1,4 +1,4 @@
-"""Trees that know nothing of the sentence but its length, and the best binary trees there are."""
+"""Baselines: trees that depend on the sentence's length alone, and the best binary trees."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def best_binary(gold: GoldTree) -> list[Span]:
         if i < first:
             work.append((i, first))
         rest = first + 1
-        # The rest is a node of the gold tree, a word, or a made one that is split next.
+        # The rest is a node of the gold tree, a word, or a new node that is split next.
         if rest < j:
             work.append((rest, j))
     return spans
@@ -65,7 +65,7 @@ def best_binary(gold: GoldTree) -> list[Span]:
 def baseline_scores(
     gold: Sequence[GoldTree], num_random: int
 ) -> tuple[dict[str, TreeScores], dict[str, float]]:
-    """Scores by name, and the mean and deviation of random trees' F1 over seeds 0, 1, ...
+    """Scores by name, and the mean and standard deviation of random trees' F1 over seeds 0, 1, ...
 
     Returns:
         (scores; of random trees those of seed 0, {"mean", "deviation"} of their sentence F1).
@@ -83,5 +83,4 @@ def baseline_scores(
     scores["random"] = drawn[0]
     scores["oracle"] = score_trees(gold, [best_binary(tree) for tree in gold])
     f1 = [score.sentence_f1 for score in drawn]
-    spread = {"mean": statistics.fmean(f1), "deviation": statistics.pstdev(f1)}
-    return scores, spread
+    return scores, {"mean": statistics.fmean(f1), "deviation": statistics.pstdev(f1)}

@@ -19,7 +19,7 @@ from pipeline.evaluate.grammar_induction.f1 import (
 )
 from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
 from pipeline.evaluate.grammar_induction.options import Options
-from pipeline.evaluate.results import Outcome, fingerprint, table
+from pipeline.evaluate.results import ResultsFolder, fingerprint, table
 from pipeline.treebank import GoldTree, read_unlabelled
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
@@ -32,7 +32,7 @@ def run(options: Options) -> int:
         ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
     assert options.trees is not None
-    outcome = Outcome.at(options.output)
+    folder = ResultsFolder.at(options.output)
     gold, dropped = _gold(options.trees, options)
     results: dict[str, Any] = {
         "task": "grammar_induction",
@@ -46,27 +46,27 @@ def run(options: Options) -> int:
             "no_words": dropped,
         },
     }
-    scores, spread = baseline_scores(gold, options.num_random)
+    scores, random_f1 = baseline_scores(gold, options.num_random)
     results["baselines"] = {name: asdict(score) for name, score in scores.items()}
-    results["random_f1"] = spread
+    results["random_f1"] = random_f1
     rows: dict[str, TreeScores] = dict(scores)
-    spreads: dict[str, Any] = {}
+    stds: dict[str, Any] = {}
     lines: list[dict[str, Any]] = []
     if options.predictions:
         spans = {"predictions": _given_spans(options.predictions, gold)}
-        rows |= {name: score_trees(gold, own) for name, own in spans.items()}
+        rows |= {name: score_trees(gold, trees) for name, trees in spans.items()}
         results["scores"] = {name: asdict(rows[name]) for name in spans}
         lines = list(prediction_lines(gold, spans))
     elif options.model:
-        means, own, lines = _of_models(options, gold)
-        rows, results = rows | means, results | own
-        spreads = own["f1_over_models"] if len(own["runs"]) > 1 else {}
+        means, of_models, lines = _of_models(options, gold)
+        rows, results = rows | means, results | of_models
+        stds = of_models["f1_over_models"] if len(of_models["runs"]) > 1 else {}
     else:
         results["scores"] = {}
         lines = list(prediction_lines(gold, {}))
-    outcome.write(results, lines)
-    print(report(rows, results["data"], spreads))
-    print(f"results: {outcome.folder / 'results.json'}")
+    folder.write(results, lines)
+    print(report(rows, results["data"], stds))
+    print(f"results: {folder.path / 'results.json'}")
     return 0
 
 
@@ -74,7 +74,7 @@ def _of_models(
     options: Options, gold: Sequence[GoldTree]
 ) -> tuple[dict[str, TreeScores], dict[str, Any], list[dict[str, Any]]]:
     """(mean scores by parser, parts of results.json, lines of predictions.jsonl)."""
-    from pipeline.evaluate.grammar_induction.models import induce, spread
+    from pipeline.evaluate.grammar_induction.models import induce, mean_std
 
     models = induce(options, gold)
     runs, lines = [], []
@@ -87,15 +87,15 @@ def _of_models(
         path = next(iter(model.about.values()))["path"] if len(models) > 1 else None
         lines += prediction_lines(gold, model.spans, path)
     means = {name: mean_scores(scores) for name, scores in by_parser.items()}
-    found: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "scores": {name: asdict(score) for name, score in means.items()},
         "f1_over_models": {
-            name: spread([score.sentence_f1 for score in scores])
+            name: mean_std([score.sentence_f1 for score in scores])
             for name, scores in by_parser.items()
         },
         "runs": runs,
     }
-    return means, found | ({"model": runs[0]["model"]} if len(runs) == 1 else {}), lines
+    return means, parts | ({"model": runs[0]["model"]} if len(runs) == 1 else {}), lines
 
 
 def _gold(path: str, options: Options) -> tuple[list[GoldTree], int]:
@@ -109,11 +109,11 @@ def _given_spans(path: str, gold: list[GoldTree]) -> list[list[Span]]:
         raise DataError(
             f"--predictions {path}: {len(trees)} trees, but there are {len(gold)} sentences"
         )
-    for number, (mine, theirs) in enumerate(zip(trees, gold, strict=True), 1):
-        if len(mine.words) != len(theirs.words):
+    for number, (tree, gold_tree) in enumerate(zip(trees, gold, strict=True), 1):
+        if len(tree.words) != len(gold_tree.words):
             raise DataError(
-                f"--predictions {path}: tree {number} has {len(mine.words)} words, the gold tree "
-                f"{len(theirs.words)}; it must be over its words ({' '.join(theirs.words)})"
+                f"--predictions {path}: tree {number} has {len(tree.words)} words, the gold tree "
+                f"{len(gold_tree.words)}; it must be over its words ({' '.join(gold_tree.words)})"
             )
     return [[c.span for c in tree.constituents] for tree in trees]
 
@@ -133,21 +133,21 @@ def prediction_lines(
 def report(
     rows: Mapping[str, TreeScores],
     data: Mapping[str, Any],
-    spreads: Mapping[str, Mapping[str, Any]],
+    stds: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """The tables for the terminal.
 
     Args:
-        spreads: of the F1 over several models, by parser; the rows are means then.
+        stds: of the F1 over several models, by parser; the rows are means then.
     """
     counts = next(iter(rows.values())).gold_by_label
-    several = ["deviation"] * bool(spreads)
+    several = ["deviation"] * bool(stds)
     header = ["trees", "F1", *several, "corpus F1", *(f"<= {n} words" for n in LENGTHS), *LABELS]
     body: list[list[str | float | None]] = [
         [
             name,
             score.sentence_f1,
-            *[spreads[name]["deviation"] if name in spreads else None for _ in several],
+            *[stds[name]["deviation"] if name in stds else None for _ in several],
             score.corpus_f1,
             *score.f1_by_length.values(),
             *score.recall_by_label.values(),

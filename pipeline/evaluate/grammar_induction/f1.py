@@ -1,4 +1,4 @@
-"""Unlabelled F1 of predicted trees, as Kim et al. (2019) measure it, and what is told beside it.
+"""Unlabelled F1 of predicted trees, as Kim et al. (2019) measure it, by length and by label.
 
 Spans of one word and the whole sentence do not count. Sentences of one word are left out. Where no
 gold span is left, recall is 1, and precision is 1 too when the prediction has none either.
@@ -58,7 +58,7 @@ class TreeScores:
     f1_by_length: dict[str, float | None]
     """Sentence F1 of sentences of at most so many words; None where there is none."""
     recall_by_label: dict[str, float | None]
-    """Share of the gold spans with a label that were found; None where there is none."""
+    """Share of the gold spans with a label that were predicted; None without such spans."""
     gold_by_label: dict[str, int]
 
 
@@ -71,9 +71,9 @@ def harmonic(precision: float, recall: float) -> float:
 def score_sentence(gold: GoldTree, predicted: Collection[Span]) -> SentenceScore:
     """Compares the spans that count."""
     size = len(gold.words)
-    mine = {(i, j) for i, j in predicted if i < j and (i, j) != (0, size - 1)}
-    theirs = gold.spans()
-    return SentenceScore(size, len(theirs), len(mine), len(mine & theirs))
+    spans = {(i, j) for i, j in predicted if i < j and (i, j) != (0, size - 1)}
+    gold_spans = gold.spans()
+    return SentenceScore(size, len(gold_spans), len(spans), len(spans & gold_spans))
 
 
 def score_trees(
@@ -87,9 +87,9 @@ def score_trees(
     Args:
         predicted: the spans of each sentence's tree, over the same words.
         max_lengths: for the F1 of sentences of at most so many words.
-        labels: for the share of a label's spans that were found.
+        labels: for the share of a label's spans that were predicted.
     Raises:
-        DataError: other numbers of sentences, or no sentence of two words and more.
+        DataError: the numbers of sentences differ, or no sentence has two words or more.
     """
     if len(gold) != len(predicted):
         raise DataError(f"{len(predicted)} trees were predicted for {len(gold)} sentences")
@@ -100,7 +100,7 @@ def score_trees(
     common = sum(score.num_common for score in scores)
     precision = _share(common, sum(score.num_predicted for score in scores))
     recall = _share(common, sum(score.num_gold for score in scores))
-    counts, found = _by_label(pairs)
+    counts, recalled = _by_label(pairs)
     return TreeScores(
         num_sentences=len(scores),
         sentence_f1=_mean_f1(scores) or 0.0,
@@ -112,7 +112,7 @@ def score_trees(
             for n in max_lengths
         },
         recall_by_label={
-            label: 100.0 * found[label] / counts[label] if counts[label] else None
+            label: 100.0 * recalled[label] / counts[label] if counts[label] else None
             for label in labels
         },
         gold_by_label={label: counts[label] for label in labels},
@@ -146,7 +146,7 @@ def _mean_f1(scores: Sequence[SentenceScore]) -> float | None:
 
 
 def _share(part: int, whole: int) -> float:
-    """Nothing to find or nothing said counts as all right, as for a single sentence."""
+    """1 where there is no span at all, as for a single sentence."""
     return part / whole if whole else 1.0
 
 
@@ -154,10 +154,10 @@ def _by_label(
     pairs: Sequence[tuple[GoldTree, Collection[Span]]],
 ) -> tuple[Counter[str], Counter[str]]:
     counts: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    recalled: Counter[str] = Counter()
     for gold, predicted in pairs:
         spans = set(predicted)
         for span, label in gold.labelled_spans():
             counts[label] += 1
-            found[label] += span in spans
-    return counts, found
+            recalled[label] += span in spans
+    return counts, recalled

@@ -13,7 +13,7 @@ def gold_trees(
     """The trees, and how many more had no words (nothing but punctuation).
 
     Args:
-        punctuation: keep it; else it is left out by its tags.
+        punctuation: keep it; else it is removed by its tags.
         lower: lower-case the words.
         max_sentences: only the first so many trees.
     Raises:
@@ -24,8 +24,8 @@ def gold_trees(
         trees = [tree.without_punctuation() for tree in trees]
     if lower:
         trees = [tree.lower() for tree in trees]
-    kept = [tree for tree in trees if tree.words]
-    return kept, len(trees) - len(kept)
+    nonempty = [tree for tree in trees if tree.words]
+    return nonempty, len(trees) - len(nonempty)
 
 
 def tree_files(path: Path) -> list[Path]:

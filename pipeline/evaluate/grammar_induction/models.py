@@ -19,7 +19,7 @@ from pipeline.evaluate.grammar_induction.gold import gold_trees
 from pipeline.evaluate.grammar_induction.options import Options
 from pipeline.evaluate.grammar_induction.parse import Parser, parse, to_pieces
 from pipeline.evaluate.load_model import LoadedModel
-from pipeline.evaluate.result_cache import KEPT, Kept
+from pipeline.evaluate.result_cache import CACHE_FILE, ResultCache
 from pipeline.terminal import shows_bars
 from pipeline.treebank import GoldTree
 
@@ -55,9 +55,9 @@ def induce(options: Options, gold: Sequence[GoldTree]) -> list[Induced]:
                 best[parser] = f1, loaded
     spans, about = {}, {}
     for parser, (f1, loaded) in best.items():
-        found = _induced(options, loaded, gold, (parser,))
-        spans |= found.spans
-        about[parser] = found.about[parser] | {"selection_f1": f1}
+        induced = _induced(options, loaded, gold, (parser,))
+        spans |= induced.spans
+        about[parser] = induced.about[parser] | {"selection_f1": f1}
     return [Induced(spans, about)]
 
 
@@ -69,8 +69,8 @@ def load(path: str, options: Options) -> LoadedModel:
     return loaded
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and (population) deviation over models."""
+def mean_std(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation over models."""
     return {"mean": fmean(values), "deviation": pstdev(values), "values": list(values)}
 
 
@@ -92,7 +92,7 @@ def _induced(
 def _parse(
     options: Options, loaded: LoadedModel, gold: Sequence[GoldTree], parser: Parser
 ) -> tuple[list[list[Span]], float | None]:
-    """Spans over words of each sentence, and sentences a second; None where some were kept."""
+    """Spans over words of each sentence, and sentences a second; None where some were cached."""
     assert isinstance(loaded.model, GPSTModel)
     sentences = [
         to_pieces(tree.words, loaded.tokenizer, f"sentence {number}", options.leading_space)
@@ -100,8 +100,9 @@ def _parse(
     ]
     items = [f"{sentence.tokens} {sentence.word_of}" for sentence in sentences]
     settings = f" {options.atoms}" if parser == "inside" else f" {options.beam} {options.sync}"
-    kept = Kept(Path(options.output) / KEPT, f"{loaded.fingerprint} {parser}{settings}")
-    first = {item: number for number, item in reversed(list(enumerate(items))) if item not in kept}
+    key = f"{loaded.fingerprint} {parser}{settings}"
+    cache = ResultCache(Path(options.output) / CACHE_FILE, key)
+    first = {item: number for number, item in reversed(list(enumerate(items))) if item not in cache}
     missing = sorted(first.values())
     began = time.perf_counter()
     with tqdm(desc=parser, total=len(missing), unit=" sentences", disable=not shows_bars()) as bar:
@@ -114,8 +115,8 @@ def _parse(
             sync=options.sync,
             batch_tokens=options.batch_tokens,
         ):
-            kept.add({items[missing[place]]: tree.internal_spans})
+            cache.add({items[missing[place]]: tree.internal_spans})
             bar.update()
     seconds = time.perf_counter() - began
-    spans = [[(i, j) for i, j in kept[item]] for item in items]
+    spans = [[(i, j) for i, j in cache[item]] for item in items]
     return spans, len(gold) / seconds if len(missing) == len({*items}) else None

@@ -43,11 +43,12 @@ def to_pieces(
     Args:
         leading_space: read them as a sentence inside a text, not as its first one.
     Raises:
-        DataError: a word without tokens of its own, so that no tree over the words exists.
+        DataError: a word has no tokens, or shares one with another word: no tree over the words
+            exists.
     """
     text = " " * leading_space + " ".join(words)
     encoding = tokenizer.encode(text, add_special_tokens=False)
-    word_at = np.cumsum([sign == " " for sign in text]) - leading_space
+    word_at = np.cumsum([character == " " for character in text]) - leading_space
     # A space belongs to the word after it.
     word_of = []
     for start, end in encoding.offsets:
@@ -62,7 +63,7 @@ def to_pieces(
         if number not in word_of:
             raise DataError(
                 f"{place}: the tokenizer has no token for the word {word!r}; use one that knows "
-                "its signs, or take the sentence out"
+                "its characters, or remove the sentence"
             )
     return Sentence(encoding.ids, word_of)
 
@@ -108,11 +109,11 @@ def _inside(model: GPSTModel, group: Sequence[Sentence], atoms: AtomRule) -> lis
 
 
 def _search(model: GPSTModel, group: Sequence[Sentence], beam: int, sync: bool) -> list[Tree]:
-    found = search_text(
+    results = search_text(
         model,
         [[sentence.tokens] for sentence in group],
         beam=beam,
         sync=sync,
         inner=[[sentence.inner] for sentence in group],
     )
-    return [result.parses[0].trees[0] for result in found]
+    return [result.parses[0].trees[0] for result in results]

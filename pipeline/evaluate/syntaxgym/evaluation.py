@@ -15,8 +15,8 @@ from gpst.parsing import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 from pipeline.evaluate.options import option
-from pipeline.evaluate.result_cache import KEPT, Kept
-from pipeline.evaluate.results import Outcome, fingerprint, table
+from pipeline.evaluate.result_cache import CACHE_FILE, ResultCache
+from pipeline.evaluate.results import ResultsFolder, fingerprint, table
 from pipeline.evaluate.syntaxgym.suites import CIRCUITS, Suite, read_suites
 from pipeline.terminal import shows_bars
 
@@ -56,15 +56,15 @@ def run(options: Options) -> int:
         ConfigError, DataError, CheckpointError: what a user can act on, in one line.
     """
     assert options.suites is not None
-    outcome = Outcome.at(options.output)
+    folder = ResultsFolder.at(options.output)
     suites = read_suites(options.suites, options.attach_punctuation)
     if options.max_items:
         suites = [first_items(suite, options.max_items) for suite in suites]
     runs, lines = [], []
     for path in options.model:
-        about, own = _evaluate(path, suites, options)
+        about, predictions = _evaluate(path, suites, options)
         runs.append(about)
-        lines += own
+        lines += predictions
     results = {
         "task": "syntactic_generalization",
         "options": asdict(options),
@@ -74,16 +74,16 @@ def run(options: Options) -> int:
         **over_models(runs),
         "runs": runs,
     }
-    outcome.write(results, lines)
+    folder.write(results, lines)
     print(report(results))
-    print(f"results: {outcome.folder / 'results.json'}")
+    print(f"results: {folder.path / 'results.json'}")
     return 0
 
 
 def over_models(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and (population) deviation over models of the scores and circuits."""
+    """Mean and standard deviation over models of the scores and circuits."""
 
-    def spread(values: Sequence[float | None]) -> dict[str, float | None]:
+    def mean_std(values: Sequence[float | None]) -> dict[str, float | None]:
         known = [value for value in values if value is not None]
         if not known:
             return {"mean": None, "deviation": None}
@@ -91,9 +91,9 @@ def over_models(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     def both(get: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         return {
-            "score": spread([get(run)["score"] for run in runs]),
+            "score": mean_std([get(run)["score"] for run in runs]),
             "circuits": {
-                name: spread([get(run)["circuits"][name] for run in runs]) for name in CIRCUITS
+                name: mean_std([get(run)["circuits"][name] for run in runs]) for name in CIRCUITS
             },
         }
 
@@ -112,7 +112,7 @@ def _evaluate(
     from gpst.model.gpst import GPSTModel
     from pipeline.evaluate.load_model import load_model
     from pipeline.evaluate.syntaxgym import score
-    from pipeline.evaluate.syntaxgym.result_cache import KeptSurprisals
+    from pipeline.evaluate.syntaxgym.result_cache import CachedSurprisals
     from pipeline.evaluate.syntaxgym.surprisal import ModelSurprisals
 
     loaded = load_model(path, options.device)
@@ -127,10 +127,11 @@ def _evaluate(
             batch_tokens=options.batch_tokens or default,
             progress=bar.update,
         )
-        store = Kept(Path(options.output) / KEPT, f"{loaded.fingerprint} {options.beam}")
+        key = f"{loaded.fingerprint} {options.beam}"
+        cache = ResultCache(Path(options.output) / CACHE_FILE, key)
         # A beam of 300 takes seconds a text on a CPU.
-        kept = KeptSurprisals(surprisals, store, 16 if searches else 1024, bar.update)
-        items, crossing = score.evaluate_suites(suites, kept)
+        cached = CachedSurprisals(surprisals, cache, 16 if searches else 1024, bar.update)
+        items, crossing = score.evaluate_suites(suites, cached)
     seconds = time.perf_counter() - began
     by_suite = score.suite_scores(suites, items)
     circuits, first = score.circuit_scores(by_suite), score.circuit_scores(by_suite, True)
@@ -141,7 +142,7 @@ def _evaluate(
         "first_formula": {"score": score.overall(first), "circuits": first},
         "suites": {name: asdict(suite) for name, suite in by_suite.items()},
         "tokens_over_regions": crossing,
-        "items_per_second": None if kept.num_kept else len(items) / seconds,
+        "items_per_second": None if cached.num_cached else len(items) / seconds,
     }
     lines = [{"model": path, **asdict(item), "passes": item.passes} for item in items]
     return about, lines
@@ -167,10 +168,10 @@ def report(results: dict[str, Any]) -> str:
     circuits: list[list[str | float | None]] = []
     for name in [*CIRCUITS, "mean over circuits"]:
         total = name not in CIRCUITS
-        mine = results["score"] if total else results["circuits"][name]
-        theirs = first["score"] if total else first["circuits"][name]
-        spread = [mine["deviation"]] if several else []
-        circuits.append([name, mine["mean"], *spread, theirs["mean"]])
+        all_formulas = results["score"] if total else results["circuits"][name]
+        first_only = first["score"] if total else first["circuits"][name]
+        std = [all_formulas["deviation"]] if several else []
+        circuits.append([name, all_formulas["mean"], *std, first_only["mean"]])
     header = ["circuit", "passed %", *["deviation"] * several, "first formula only %"]
     lines.append(table(header, circuits))
     if results["score"]["mean"] is None:

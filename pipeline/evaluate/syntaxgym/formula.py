@@ -101,12 +101,12 @@ class _Parser:
     def _next(self) -> str:
         return self._tokens[self._at][0] if self._at < len(self._tokens) else ""
 
-    def _take(self, *signs: str) -> str:
-        """The next token if it is one of the signs, else ""."""
-        sign = self._next()
-        if sign and sign in signs:
+    def _take(self, *symbols: str) -> str:
+        """The next token if it is one of the symbols, else ""."""
+        symbol = self._next()
+        if symbol and symbol in symbols:
             self._at += 1
-            return sign
+            return symbol
         return ""
 
     def end(self) -> None:
@@ -195,12 +195,12 @@ def bits_of(region: Region, surprisals: Surprisals) -> float:
     """A region's surprisal. Raises FormulaError where there is none."""
     if region.condition not in surprisals:
         raise FormulaError(f"there is no condition {region.condition!r}")
-    found = surprisals[region.condition]
+    regions = surprisals[region.condition]
     if region.number is None:
-        return math.fsum(found.values())
-    if region.number not in found:
+        return math.fsum(regions.values())
+    if region.number not in regions:
         raise FormulaError(f"condition {region.condition!r} has no region {region.number}")
-    return found[region.number]
+    return regions[region.number]
 
 
 def _equal(a: float, b: float) -> bool:

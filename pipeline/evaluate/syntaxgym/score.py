@@ -79,13 +79,13 @@ def suite_scores(suites: Sequence[Suite], results: Sequence[ItemResult]) -> dict
     """The suites by name."""
     scores = {}
     for suite in suites:
-        own = [result for result in results if result.suite == suite.name]
+        items = [result for result in results if result.suite == suite.name]
         scores[suite.name] = SuiteScore(
             suite.circuit,
-            len(own),
-            100.0 * fmean(result.passes for result in own),
+            len(items),
+            100.0 * fmean(item.passes for item in items),
             tuple(
-                100.0 * fmean(result.formulas[k] for result in own)
+                100.0 * fmean(item.formulas[k] for item in items)
                 for k in range(len(suite.formulas))
             ),
         )
@@ -102,12 +102,12 @@ def circuit_scores(
     """
     circuits: dict[str, float | None] = {}
     for circuit in CIRCUITS:
-        own = [
+        scores = [
             score.formulas[0] if first_formula else score.score
             for score in suites.values()
             if score.circuit == circuit
         ]
-        circuits[circuit] = fmean(own) if own else None
+        circuits[circuit] = fmean(scores) if scores else None
     return circuits
 
 

@@ -39,7 +39,7 @@ class Text:
 
     text: str
     regions: tuple[tuple[int, int, int], ...]
-    """(number, start, end) of each region, in signs; start = end for an empty one."""
+    """(number, start, end) of each region, in characters; start = end if it is empty."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Surprisals of a text's tokens: GPT-2's own, and GPST's from prefix probabilities."""
+"""Surprisals of a text's tokens: GPT-2's, and GPST's from prefix probabilities."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class TokenSurprisals:
     """The tokens of a text in order."""
 
     spans: tuple[tuple[int, int], ...]
-    """(start, end) in signs of the text, of each token."""
+    """(start, end) of each token in characters."""
     bits: tuple[float, ...]
     """-log2 p(token | what is before it)."""
 
 
 class Surprisals(Protocol):
-    """A language model, as a suite sees it."""
+    """A language model as a suite needs it."""
 
     def __call__(self, texts: Sequence[str]) -> list[TokenSurprisals]:
         """The surprisals of each text, each read on its own after <bos>."""
@@ -80,13 +80,13 @@ class ModelSurprisals:
                     f"the text {text[:60]!r} has {len(encoding.ids)} tokens; the model takes 1 to "
                     f"{self._limit} (max_context_tokens)"
                 )
-        found: list[TokenSurprisals | None] = [None] * len(texts)
+        surprisals: dict[int, TokenSurprisals] = {}
         for numbers in batches([len(e.ids) for e in encoded], self._batch_tokens):
-            bits = self._bits_of([encoded[number].ids for number in numbers])
-            for number, own in zip(numbers, bits, strict=True):
-                found[number] = TokenSurprisals(tuple(encoded[number].offsets), tuple(own))
+            rows = self._bits_of([encoded[number].ids for number in numbers])
+            for number, bits in zip(numbers, rows, strict=True):
+                surprisals[number] = TokenSurprisals(tuple(encoded[number].offsets), tuple(bits))
             self._progress(len(numbers))
-        return [own for own in found if own is not None]
+        return [surprisals[number] for number in range(len(texts))]
 
     def _gpst(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         assert isinstance(self._model, GPSTModel)
@@ -104,13 +104,13 @@ class ModelSurprisals:
         logits = model.gpt2(input_ids=table[:, :-1]).logits.float()
         log_p = F.log_softmax(logits, -1).gather(2, table[:, 1:].unsqueeze(2)).squeeze(2)
         bits = (-log_p / math.log(2.0)).tolist()
-        return [own[: len(tokens)] for own, tokens in zip(bits, sequences, strict=True)]
+        return [row[: len(tokens)] for row, tokens in zip(bits, sequences, strict=True)]
 
 
 def region_bits(text: Text, tokens: TokenSurprisals) -> tuple[dict[int, float], int]:
     """Surprisal of each region: the sum over the tokens that begin in it.
 
-    A token begins at its first sign that is no space. An empty region has 0 bits.
+    A token begins at its first character that is no space. An empty region has 0 bits.
 
     Returns:
         (bits by region number, how many tokens reach into a further region).

@@ -14,7 +14,7 @@ from gpst.model.classifier import Classifier
 from pipeline.data.context_table import Split
 from pipeline.distributed.world import World
 from pipeline.evaluate.batches import batches, chunks
-from pipeline.evaluate.results import Outcome
+from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
 from pipeline.finetune.glue.config import GlueConfig
 from pipeline.finetune.glue.metrics import figures
@@ -127,7 +127,7 @@ class GlueTask(FinetuneTask):
                 submissions[name] = self._submission(rows, self._predict(model, rows, world))
         if not world.is_main:
             return None
-        Outcome(folder).write_predictions(lines)
+        ResultsFolder(folder).write_predictions(lines)
         for name, text in submissions.items():
             write_atomically(folder / f"{name}.tsv", text.encode())
         files = [f"{name}.tsv" for name in submissions]

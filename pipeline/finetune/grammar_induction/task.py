@@ -19,7 +19,7 @@ from pipeline.evaluate.grammar_induction.evaluation import prediction_lines
 from pipeline.evaluate.grammar_induction.f1 import Span, score_trees
 from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
 from pipeline.evaluate.grammar_induction.parse import Parser, parse, to_pieces
-from pipeline.evaluate.results import Outcome
+from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
 from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
 from pipeline.finetune.task import FinetuneTask, gathered, shared
@@ -123,7 +123,7 @@ class GrammarInductionTask(FinetuneTask):
             return None
         scores = {parser: score_trees(gold, own) for parser, own in spans.items()}
         baselines, spread = baseline_scores(gold, _NUM_RANDOM)
-        Outcome(folder).write_predictions(prediction_lines(gold, spans))
+        ResultsFolder(folder).write_predictions(prediction_lines(gold, spans))
         return {
             "scores": {f"F1/{parser}": score.sentence_f1 for parser, score in scores.items()},
             "details": {parser: asdict(score) for parser, score in scores.items()},

@@ -15,7 +15,7 @@ from pipeline.data.order import mix
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
 from pipeline.evaluate.batches import chunks
-from pipeline.evaluate.results import Outcome
+from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
 from pipeline.finetune.summarization.config import SummarizationConfig
 from pipeline.finetune.summarization.decode import write_summaries
@@ -100,7 +100,7 @@ class SummarizationTask(FinetuneTask):
                 zip(pairs, summaries, scores, strict=True)
             )
         )
-        Outcome(folder).write_predictions(lines)
+        ResultsFolder(folder).write_predictions(lines)
         return {"scores": mean_rouge(scores), "items": len(pairs)}
 
     def _summarize(

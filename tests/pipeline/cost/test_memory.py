@@ -32,7 +32,7 @@ GPST = {
 GPT2 = {**SIZES, "kind": "gpt2", "num_layers": 6}
 
 
-def kept_bytes(config, batch, checkpointing):
+def saved_bytes(config, batch, checkpointing):
     """What a forward pass on the CPU leaves in memory, each storage once, without weights.
 
     Autograd tells what it keeps itself; what our own Functions keep, the garbage collector knows.
@@ -41,16 +41,16 @@ def kept_bytes(config, batch, checkpointing):
     model = build_model(config).train()
     model.checkpointing = set(checkpointing)  # type: ignore[assignment]
     before = {storage.data_ptr() for storage in storages()}
-    kept = []
+    saved = []
 
     def keep(tensor):
-        kept.append(tensor.untyped_storage())
+        saved.append(tensor.untyped_storage())
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         output = model(batch)
         loss = total_loss(output.losses, batch.counts)
-    sizes = {s.data_ptr(): s.nbytes() for s in [*storages(), *kept] if s.data_ptr() not in before}
+    sizes = {s.data_ptr(): s.nbytes() for s in [*storages(), *saved] if s.data_ptr() not in before}
     del loss
     heads = 2 if len(output.losses) > 1 else 1
     # The embedding's gradients are counted with the heads' workspace.
@@ -97,11 +97,11 @@ WITHOUT_DROPOUT = {
 )
 def test_the_plan_is_what_a_step_keeps(values, checkpointing):
     config, batch = config_from_dict(values), real_batch()
-    measured = kept_bytes(config, batch, checkpointing)
+    measured = saved_bytes(config, batch, checkpointing)
     planned = activation_bytes(config, batch, "fp32", checkpointing, "cpu")
-    assert planned.kept == pytest.approx(measured, rel=0.05)
+    assert planned.saved == pytest.approx(measured, rel=0.05)
     assert bool(planned.recomputed) == bool(checkpointing)
-    assert planned.total >= planned.kept + planned.tables + planned.recomputed
+    assert planned.total >= planned.saved + planned.tables + planned.recomputed
 
 
 def test_what_is_recomputed_is_what_a_piece_keeps():
@@ -111,14 +111,14 @@ def test_what_is_recomputed_is_what_a_piece_keeps():
     whole, again = (activation_bytes(config, pairs, "fp32", c) for c in ((), COMPOSITION))
     rows = 16 * 3 * 2 * 4 * (8 * 96 + 2 * 384 + 4)  # floats of layers, without scores and ends
     assert rows < again.recomputed < 1.2 * rows
-    assert again.kept + again.recomputed < whole.kept
+    assert again.saved + again.recomputed < whole.saved
 
 
 def test_activations_grow_with_the_contexts_and_half_precision_halves_them():
     config = config_from_dict(GPST)
-    one, four = (activation_bytes(config, assumed_batch(n, 240), "fp32").kept for n in (1, 4))
+    one, four = (activation_bytes(config, assumed_batch(n, 240), "fp32").saved for n in (1, 4))
     assert four == pytest.approx(4 * one, rel=0.02)
-    half = activation_bytes(config, assumed_batch(1, 240), "bf16").kept
+    half = activation_bytes(config, assumed_batch(1, 240), "bf16").saved
     assert half == pytest.approx(one / 2, rel=0.08)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipeline.cost.peak_flops import data_sheet_tflops, peak_of
+from pipeline.cost.peak_flops import data_sheet_tflops, device_peak
 
 CPU = torch.device("cpu")
 
@@ -29,13 +29,13 @@ def test_data_sheets(name, precision, tflops):
     assert data_sheet_tflops(name, precision) == tflops
 
 
-def test_the_given_peak_goes_first():
-    peak = peak_of(CPU, "bf16", given_tflops=2.5)
+def test_the_peak_of_the_config_takes_precedence():
+    peak = device_peak(CPU, "bf16", set_tflops=2.5)
     assert (peak.flops_per_second, peak.source) == (2.5e12, "monitor.peak_tflops_per_rank")
 
 
 def test_a_cpu_is_measured():
-    peak = peak_of(CPU, "fp32")
+    peak = device_peak(CPU, "fp32")
     assert peak.source == "a fp32 matrix product, measured"
     # From a slow shared core to a very large machine.
     assert 1e8 < peak.flops_per_second < 1e14

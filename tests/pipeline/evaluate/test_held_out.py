@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from known_model import Known
-from packing import VOCAB, write_random
+from packing import VOCAB
 from torch import distributed
 
 from data_prep.format.shard import open_dataset
@@ -15,28 +15,9 @@ from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.model.build import build_model
 from gpst.model.losses import LossTerm
 from pipeline.data.source import ContextSource
-from pipeline.evaluate.held_out import evaluate_model, evaluation_contexts
+from pipeline.evaluate.held_out import evaluate_model, evaluation_contexts, metric_names
 
 CONTEXT = 24
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors gain nothing from threads, which only wait for one another on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return write_random(tmp_path_factory.mktemp("data"), 30, 12, shard_documents=11)
-
-
-@pytest.fixture(scope="module")
-def held_out(dataset):
-    return ContextSource([dataset], "validation", CONTEXT)
 
 
 def tiny(kind):
@@ -99,11 +80,16 @@ def test_a_model_beyond_measure_has_infinite_perplexity(held_out):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpst"])
-def test_batching_changes_no_number(held_out, kind):
+def test_batching_changes_no_number_and_the_model_names_them(held_out, kind):
     model = tiny(kind)
     one = evaluate_model(model, held_out, max_contexts=7, batch_contexts=1)
     many = evaluate_model(model, held_out, max_contexts=7, batch_contexts=5)
-    assert one.metrics().keys() == many.metrics().keys()
+    assert set(one.losses) == set(model.LOSSES)
+    assert set(one.structure) == set(model.STATISTICS)
+    names = metric_names(model.LOSSES, model.STATISTICS)
+    names.remove("eval/bits_per_byte")  # the data set does not know its bytes
+    assert list(one.metrics()) == list(many.metrics())
+    assert sorted(one.metrics()) == sorted(names)
     for name, value in one.metrics().items():
         assert value == pytest.approx(many.metrics()[name], rel=1e-5), name
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from known_model import Known
-from packing import VOCAB, random_documents, write_random
+from packing import VOCAB, random_documents
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from data_prep.format.shard import Dataset, write_dataset
@@ -21,16 +21,6 @@ from pipeline.evaluate.held_out import (
 )
 
 CONTEXT = 24
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return write_random(tmp_path_factory.mktemp("data"), 30, 12, shard_documents=11)
-
-
-@pytest.fixture(scope="module")
-def held_out(dataset):
-    return ContextSource([dataset], "validation", CONTEXT)
 
 
 # --- the unigram model

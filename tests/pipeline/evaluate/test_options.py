@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate import perplexity
 from pipeline.evaluate.grammar_induction import evaluation as grammar_induction
 from pipeline.evaluate.options import add_options, option, read_options
-from pipeline.evaluate.results import Outcome, fingerprint, table
+from pipeline.evaluate.results import ResultsFolder, fingerprint, table
 from pipeline.evaluate.syntaxgym import evaluation as syntactic_generalization
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "evaluate"
@@ -85,10 +85,10 @@ def _written(path: Path) -> list[str]:
     return [line.partition(":")[0] for line in lines if line and not line.startswith("#")]
 
 
-def test_outcome_is_written_with_versions(tmp_path: Path) -> None:
-    outcome = Outcome.at(tmp_path / "a" / "b")
+def test_results_are_written_with_versions(tmp_path: Path) -> None:
+    folder = ResultsFolder.at(tmp_path / "a" / "b")
 
-    outcome.write({"score": 1.5, "name": "é"}, [{"item": 1}, {"item": 2}])
+    folder.write({"score": 1.5, "name": "é"}, [{"item": 1}, {"item": 2}])
 
     results = json.loads((tmp_path / "a" / "b" / "results.json").read_text())
     assert (results["score"], results["name"]) == (1.5, "é")

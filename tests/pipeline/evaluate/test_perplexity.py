@@ -26,15 +26,6 @@ from pipeline.evaluate.marginal import evaluate_marginal, sentence_lists
 VOCAB = 257
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny tensors gain nothing from threads, which only wait for one another on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def documents(seed, number):
     rng = np.random.default_rng(seed)
     return [

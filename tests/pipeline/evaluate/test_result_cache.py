@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import DataError
-from pipeline.evaluate.result_cache import Kept
-from pipeline.evaluate.syntaxgym.result_cache import KeptSurprisals
+from pipeline.evaluate.result_cache import ResultCache
+from pipeline.evaluate.syntaxgym.result_cache import CachedSurprisals
 from pipeline.evaluate.syntaxgym.surprisal import TokenSurprisals
 
 
@@ -33,27 +33,27 @@ def test_an_interrupted_evaluation_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
     stopped = Counting(stop_before="ccc")
     with pytest.raises(KeyboardInterrupt):
-        KeptSurprisals(stopped, Kept(file, "model 1"), 1)(TEXTS)
+        CachedSurprisals(stopped, ResultCache(file, "model 1"), 1)(TEXTS)
     assert stopped.read == ["a", "bb"]
     with open(file, "a") as lines:
         lines.write('{"key": "model 1", "item": "ccc", "val')  # a kill in the middle of a line
 
     again, done = Counting(), []
-    found = KeptSurprisals(again, Kept(file, "model 1"), 1, done.append)(TEXTS)
+    found = CachedSurprisals(again, ResultCache(file, "model 1"), 1, done.append)(TEXTS)
     assert again.read == ["ccc"]
     assert done == [2]
     assert [one.bits for one in found] == [(3.0,), (1.0,), (2.0,), (1.0,)]
     assert found[0].spans == ((0, 3),)
     nothing = Counting()
-    assert KeptSurprisals(nothing, Kept(file, "model 1"), 1)(TEXTS) == found
+    assert CachedSurprisals(nothing, ResultCache(file, "model 1"), 1)(TEXTS) == found
     assert nothing.read == []
 
 
 def test_another_model_or_beam_reads_all_again(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
-    KeptSurprisals(Counting(), Kept(file, "model 1"), 1)(TEXTS)
+    CachedSurprisals(Counting(), ResultCache(file, "model 1"), 1)(TEXTS)
     other = Counting()
-    KeptSurprisals(other, Kept(file, "model 2"), 1)(TEXTS)
+    CachedSurprisals(other, ResultCache(file, "model 2"), 1)(TEXTS)
     assert sorted(other.read) == ["a", "bb", "ccc"]
 
 
@@ -62,18 +62,18 @@ def test_values_come_back_as_they_were_and_foreign_lines_do_not_count(tmp_path: 
     file.write_text(
         '[1]\n{"key": "k", "text": "older form"}\n{"key": "other", "item": "a", "value": 1}\n'
     )
-    first = Kept(file, "k")
-    assert first.known == {}
+    first = ResultCache(file, "k")
+    assert first.entries == {}
     first.add({"a": (1, 0.1), "b": {"x": float("inf")}})
     assert first["a"] == [1, 0.1]
-    again = Kept(file, "k")
-    assert again.known == first.known == {"a": [1, 0.1], "b": {"x": float("inf")}}
+    again = ResultCache(file, "k")
+    assert again.entries == first.entries == {"a": [1, 0.1], "b": {"x": float("inf")}}
     assert "b" in again
     assert "c" not in again
-    assert Kept(file, "other")["a"] == 1
+    assert ResultCache(file, "other")["a"] == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    gone = Kept(tmp_path / "gone" / "kept.jsonl", "k")
+    gone = ResultCache(tmp_path / "gone" / "kept.jsonl", "k")
     with pytest.raises(DataError, match=r"gone/kept\.jsonl: cannot be written \(No such file"):
         gone.add({"a": 1})

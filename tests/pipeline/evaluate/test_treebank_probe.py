@@ -12,7 +12,7 @@ from gpst.model.gpst import GPSTModel
 from gpst.tree import left_branching, right_branching
 from pipeline.config.run import load_config
 from pipeline.errors import ConfigError, DataError
-from pipeline.evaluate.treebank_probe import WatchedTreebank
+from pipeline.evaluate.treebank_probe import TreebankProbe
 from pipeline.train.pretrain import _check
 
 TREES = """\
@@ -44,22 +44,22 @@ class Branching(GPSTModel):
 
 
 def test_f1_of_the_induced_trees(toy_dataset, treebank):
-    watched = WatchedTreebank(str(treebank), open_dataset(toy_dataset).tokenizer_path)
+    probe = TreebankProbe(str(treebank), open_dataset(toy_dataset).tokenizer_path)
     model = Branching(right_branching).train()
     # Without the full stop. First sentence: of (0,1), (2,3) right-branching has (2,3), beside
     # (1,3): precision 1/2, recall 1/2. Second: (1,3), (2,3): all.
-    values = watched.evaluate(model, MAIN)  # type: ignore[arg-type]
+    values = probe.evaluate(model, MAIN)  # type: ignore[arg-type]
     assert values["eval/f1"] == pytest.approx(75.0)
     assert values["eval/corpus_f1"] == pytest.approx(75.0)
     assert model.training
-    left = watched.evaluate(Branching(left_branching), MAIN)  # type: ignore[arg-type]
+    left = probe.evaluate(Branching(left_branching), MAIN)  # type: ignore[arg-type]
     assert left["eval/f1"] == pytest.approx(25.0)
 
 
 def test_rank_0_measures_and_gpt2_has_no_trees(toy_dataset, treebank):
-    watched = WatchedTreebank(str(treebank), open_dataset(toy_dataset).tokenizer_path)
-    assert watched.evaluate(Branching(right_branching), OTHER) == {}  # type: ignore[arg-type]
-    assert watched.evaluate(torch.nn.Linear(1, 1), MAIN) == {}  # type: ignore[arg-type]
+    probe = TreebankProbe(str(treebank), open_dataset(toy_dataset).tokenizer_path)
+    assert probe.evaluate(Branching(right_branching), OTHER) == {}  # type: ignore[arg-type]
+    assert probe.evaluate(torch.nn.Linear(1, 1), MAIN) == {}  # type: ignore[arg-type]
 
 
 def checked(toy_config, *overrides):

@@ -5,36 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpst.config import config_from_dict
-from gpst.model.build import build_model
+from gpst.model.gpst import GPSTModel
 from gpst.tree import Tree
 from pipeline.errors import ConfigError
 from pipeline.monitor.samples import FixedSentences, Samples, SentenceTree, tree_change
 
 CPU = torch.device("cpu")
-SIZES = {"vocab_size": 64, "bos_token_id": 0, "hidden_dim": 16, "num_heads": 2, "ffn_dim": 16}
-PAIR = {"dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1}
-GPST = {
-    **SIZES,
-    "max_context_tokens": 12,
-    "num_type_layers": 1,
-    "num_token_layers": 1,
-    "composition": {**PAIR, "score_dim": 8},
-    "parser": PAIR,
-}
-GPT2 = {**SIZES, "kind": "gpt2", "max_context_tokens": 12, "num_layers": 1}
 PROMPTS = ["w1 w2 w3", ""]
 
 
-def model_of(values):
-    torch.manual_seed(0)
-    return build_model(config_from_dict(values)).train()
+@pytest.fixture(params=["gpst", "gpt2"])
+def model(request, tiny_gpst, tiny_gpt2):
+    make = tiny_gpst if request.param == "gpst" else tiny_gpt2
+    return make(64, max_context_tokens=12).train()
 
 
-@pytest.mark.parametrize("values", [GPST, GPT2], ids=["gpst", "gpt2"])
-def test_prompts_are_continued(toy_dataset, values):
+def test_prompts_are_continued(toy_dataset, model):
     fixed = FixedSentences(["w1 w2"], toy_dataset / "tokenizer", PROMPTS, num_tokens=5)
-    model = model_of(values)
     torch.manual_seed(7)
     state = torch.get_rng_state()
     first = fixed.sample(model, CPU)
@@ -43,13 +30,12 @@ def test_prompts_are_continued(toy_dataset, values):
     assert [len(text.split()) for text in first.continuations] == [5, 5]
     assert all(word.startswith("w") for text in first.continuations for word in text.split())
     assert fixed.sample(model, CPU).continuations == first.continuations
-    assert len(first.trees) == (1 if values is GPST else 0)
+    assert len(first.trees) == (1 if isinstance(model, GPSTModel) else 0)
 
 
-@pytest.mark.parametrize("values", [GPST, GPT2], ids=["gpst", "gpt2"])
-def test_a_continuation_ends_where_the_context_is_full(toy_dataset, values):
+def test_a_continuation_ends_where_the_context_is_full(toy_dataset, model):
     fixed = FixedSentences([], toy_dataset / "tokenizer", ["w1 " * 9], num_tokens=50)
-    (text,) = fixed.continuations(model_of(values), CPU)
+    (text,) = fixed.continuations(model, CPU)
     assert 1 <= len(text.split()) <= 3
 
 

@@ -82,7 +82,7 @@ def test_trees_are_pictures_and_continuations_text(runs, tmp_path):
         watcher.log_samples(3, tokens=30, samples=samples, prompts=["Once"])
     (logged,) = runs[0].logged
     assert logged["trees/0"] == ("image", 3)
-    assert logged["continuations/0"] == ("html", "<pre>Once ...\n&lt;b> &amp; so on</pre>")
+    assert logged["continuations/0"] == ("html", "<pre>Once ...\n&lt;b&gt; &amp; so on</pre>")
 
 
 def test_a_resumed_run_is_the_same_run_there(runs, tmp_path):

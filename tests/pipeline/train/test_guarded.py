@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipeline.checkpoint.files import list_checkpoints, verify, whole_checkpoint
+from pipeline.monitor.metrics import find_metric
 from pipeline.monitor.metrics_file import read_metrics
 
 PRETRAIN = Path(__file__).parents[3] / "launch" / "pretrain.sh"
@@ -78,6 +79,7 @@ def test_guard_prefetch_and_best_checkpoint_are_exact_under_resume(pretrain, tmp
     assert wanted <= set(events.Tags()["scalars"])
     assert 0 < events.Scalars("mfu")[-1].value < 1.5
     assert events.Scalars("structure/levels")[0].value >= 1
+    assert [name for name in events.Tags()["scalars"] if find_metric(name) is None] == []
 
 
 def test_a_spike_stops_the_run_where_that_is_wanted(pretrain, tmp_path):
