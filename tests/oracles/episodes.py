@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "tests" / "pipeline" / "worker_runs.py"
+WORKER = ROOT / "tests" / "pipeline" / "train" / "worker_runs.py"
 
 
 def python(script: list[str], timeout_s: float = 600) -> str:

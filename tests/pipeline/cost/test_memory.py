@@ -20,7 +20,6 @@ from pipeline.cost.memory import ModelSize, checkpoint_bytes, model_size, state_
 from pipeline.errors import ConfigError
 from pipeline.quantities import GIB
 from pipeline.train.dry_run import check_dry_run
-from pipeline.train.preflight import check_run
 
 SIZES = {"vocab_size": 500, "bos_token_id": 0, "hidden_dim": 192, "num_heads": 4, "ffn_dim": 768}
 GPST = {
@@ -240,7 +239,6 @@ def test_with_the_data_the_real_sentences_count(config, toy_config):
     assert "not ready" not in text
     assert "2 a micro-batch x 2 accumulated x 2 ranks" in text
     assert "epochs" in text
-    assert check_run(config, 2).describe() == text
 
 
 @pytest.mark.parametrize("stage", [0, 2])
