@@ -13,9 +13,9 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main answers it with a lin
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-from pipeline.__main__ import main  # noqa: E402
 from pipeline.distributed.signals import end_process  # noqa: E402
+from pipeline.finetune.command import main  # noqa: E402
 
 if __name__ == "__main__":
-    end_process(main(["finetune", *sys.argv[1:]]))
+    end_process(main(sys.argv[1:]))
 # end of Python

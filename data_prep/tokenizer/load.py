@@ -155,9 +155,7 @@ def _tokenizer_json(path: Path) -> Tokenizer:
     listed = parsed["model"].get("vocab", ())
     loaded = tokenizer.get_vocab_size(with_added_tokens=False)
     if loaded < len(listed):
-        raise TokenizerError(
-            f"{path} lists {len(listed)} tokens, but only {loaded} were loaded"
-        )
+        raise TokenizerError(f"{path} lists {len(listed)} tokens, but only {loaded} were loaded")
     return tokenizer
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpst.parsing import shown
 from pipeline.config.removed import without_removed
-from pipeline.config.run import REPOSITORY, RunConfig, config_to_dict
+from pipeline.config.run import REPOSITORY, CheckpointConfig, RunConfig, config_to_dict
 from pipeline.errors import ConfigError, OtherVersionError
 
 STATE_VERSION = 3
@@ -78,6 +78,28 @@ class TrainerState:
                 f"checkpoint {where}: its state has other fields than known ({odd}); {cure}"
             )
         return cls(**values)
+
+    def with_best(
+        self, config: CheckpointConfig, values: Mapping[str, float]
+    ) -> "TrainerState | None":
+        """The state with an evaluation's value as the best one so far; None when it is not.
+
+        Raises:
+            ConfigError: checkpoint.best_metric is not among the evaluation's `values`.
+        """
+        if config.best_metric is None:
+            return None
+        if config.best_metric not in values:
+            raise ConfigError(
+                f"checkpoint.best_metric: {config.best_metric!r} is not measured here; known are "
+                f"{', '.join(sorted(values))}"
+            )
+        value, best = values[config.best_metric], self.best.get("value")
+        sign = 1.0 if config.best_is == "lowest" else -1.0
+        # NaN is never better, and everything is better than NaN.
+        if not (best is None or best != best or sign * value < sign * best):
+            return None
+        return replace(self, best={"value": value, "step": self.step, "by": config.best_by})
 
 
 def first_state(config: RunConfig, fingerprint: str, world_size: int) -> TrainerState:

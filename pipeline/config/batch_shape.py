@@ -11,7 +11,7 @@ from pipeline.quantities import counted
 
 
 @dataclass(frozen=True)
-class BatchPlan:
+class BatchShape:
     """How a global batch is cut: global_batch = micro_batch * accumulation * world_size."""
 
     global_batch: int
@@ -31,7 +31,7 @@ class BatchPlan:
         )
 
 
-def batch_plan(config: RunConfig, world_size: int) -> BatchPlan:
+def batch_shape(config: RunConfig, world_size: int) -> BatchShape:
     """The batch arithmetic on `world_size` ranks.
 
     Raises:
@@ -41,7 +41,7 @@ def batch_plan(config: RunConfig, world_size: int) -> BatchPlan:
     micro = config.train.micro_batch_contexts_per_rank
     accumulation, rest = divmod(total, micro * world_size)
     if rest == 0:
-        return BatchPlan(total, micro, accumulation, world_size)
+        return BatchShape(total, micro, accumulation, world_size)
     problem = (
         f"train.global_batch_contexts {total} is not a multiple of "
         f"train.micro_batch_contexts_per_rank {micro} x {counted(world_size, 'rank')} = "

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from gpst.parsing import require, shown, unknown_field
-from pipeline.config.batch_shape import BatchPlan
+from pipeline.config.batch_shape import BatchShape
 from pipeline.config.run import RunConfig
 from pipeline.errors import ConfigError
 
@@ -38,7 +38,7 @@ _OWN_FIELDS = {
 """Entries of a DeepSpeed config that follow from fields of ours."""
 
 
-def deepspeed_config(config: RunConfig, plan: BatchPlan) -> dict[str, Any]:
+def deepspeed_config(config: RunConfig, batch_shape: BatchShape) -> dict[str, Any]:
     """The DeepSpeed config of a run.
 
     Raises:
@@ -47,9 +47,9 @@ def deepspeed_config(config: RunConfig, plan: BatchPlan) -> dict[str, Any]:
     engine = config.engine
     zero: dict[str, Any] = {"stage": engine.zero_stage}
     derived: dict[str, Any] = {
-        "train_batch_size": plan.global_batch,
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation,
+        "train_batch_size": batch_shape.global_batch,
+        "train_micro_batch_size_per_gpu": batch_shape.micro_batch,
+        "gradient_accumulation_steps": batch_shape.accumulation,
         # In stage 0 Engine clips: DeepSpeed's way fails on the step that is to be skipped.
         "gradient_clipping": config.train.clip_norm if engine.zero_stage else 0.0,
         "zero_optimization": zero,
@@ -69,7 +69,7 @@ def deepspeed_config(config: RunConfig, plan: BatchPlan) -> dict[str, Any]:
     return _merge(derived, engine.deepspeed, "")
 
 
-def check_deepspeed_entries(config: RunConfig, plan: BatchPlan) -> None:
+def check_deepspeed_entries(config: RunConfig, batch_shape: BatchShape) -> None:
     """Refuses what is wrong in `engine.deepspeed` before any rank starts.
 
     Raises:
@@ -83,7 +83,7 @@ def check_deepspeed_entries(config: RunConfig, plan: BatchPlan) -> None:
         if name not in known and name not in _OWN_FIELDS:
             raise ConfigError(unknown_field(name, sorted(known), "engine.deepspeed."))
         _check_entry(f"engine.deepspeed.{name}", value, known.get(name))
-    entries = deepspeed_config(config, plan)
+    entries = deepspeed_config(config, batch_shape)
     # Without ranks DeepSpeed takes their number as one, so the global batch is left to it.
     entries.pop("train_batch_size")
     reason = _fault_of(entries)

@@ -13,7 +13,7 @@ from gpst.config import ModelConfig
 from gpst.layers.transformer import CausalBlock
 from gpst.model.build import build_model
 from gpst.model.modes import without_values
-from pipeline.config.batch_shape import BatchPlan
+from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import deepspeed_config
 from pipeline.config.run import RunConfig
 from pipeline.cost.activations import BYTES, activation_bytes
@@ -104,7 +104,7 @@ def state_memory(config: RunConfig, size: ModelSize, world_size: int, stage: int
 
 
 def _bucket_numbers(config: RunConfig) -> int:
-    derived = deepspeed_config(config, BatchPlan(1, 1, 1, 1))["zero_optimization"]
+    derived = deepspeed_config(config, BatchShape(1, 1, 1, 1))["zero_optimization"]
     return int(derived.get("reduce_bucket_size", _BUCKET_NUMBERS))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpst.batch import ContextBatch
-from pipeline.config.batch_shape import BatchPlan
+from pipeline.config.batch_shape import BatchShape
 from pipeline.data.order import batch_samples
 from pipeline.data.source import ContextSource
 
@@ -34,7 +34,7 @@ class BatchReader:
 
     source: ContextSource
     seed: int
-    plan: BatchPlan
+    batch_shape: BatchShape
     rank: int
 
     def read(self, step: int, micro_step: int) -> ContextBatch:
@@ -43,9 +43,9 @@ class BatchReader:
             step,
             micro_step,
             rank=self.rank,
-            world_size=self.plan.world_size,
-            micro_batch=self.plan.micro_batch,
-            accumulation=self.plan.accumulation,
+            world_size=self.batch_shape.world_size,
+            micro_batch=self.batch_shape.micro_batch,
+            accumulation=self.batch_shape.accumulation,
         )
         return self.source.batch(self.source.sample(self.seed, samples))
 
@@ -65,8 +65,8 @@ class Prefetcher:
         self, reader: BatchReader, first_step: int, last_step: int, *, ahead: int, pin: bool = False
     ) -> None:
         self._reader, self._pin = reader, pin
-        self._order = _order(first_step, last_step, reader.plan.accumulation)
-        self._expected = _order(first_step, last_step, reader.plan.accumulation)
+        self._order = _order(first_step, last_step, reader.batch_shape.accumulation)
+        self._expected = _order(first_step, last_step, reader.batch_shape.accumulation)
         self._waiting: queue.Queue[ContextBatch | BaseException] = queue.Queue(max(1, ahead))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)

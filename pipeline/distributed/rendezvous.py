@@ -1,14 +1,14 @@
-"""Where ranks meet before they have collectives, and where the first failure is written down.
+"""Where ranks find each other before they have collectives, and where the first failure is kept.
 
-The first rank that fails writes its exit code into the common store, so that exactly one line is
-printed and every rank ends with the same code, also when the others only see a broken connection.
+Ranks share a key-value store. The first rank that fails writes its exit code there, so that exactly
+one line is printed and every rank ends with the same code, also when the others only see a broken
+connection, or nothing at all (a collective that would wait for its time-out).
 """
 
 import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -17,27 +17,32 @@ from torch import distributed
 from pipeline.distributed.placement import Placement
 from pipeline.errors import EXIT_FAILURE, ConfigError, TrainingError, explain
 
-PREPARE_TIMEOUT_S = 3600.0
-"""Longest preparation of rank 0 (it may compute a table of contexts)."""
-FAREWELL_S = 10.0
+READY_TIMEOUT_S = 3600.0
+"""How long to wait for rank 0's checks (it may compute a table of contexts)."""
+LEAVE_TIMEOUT_S = 10.0
 """How long a failed rank 0 keeps the store open for others, which may still be starting."""
-SHORT_FAREWELL_S = 2.0
+SHORT_LEAVE_TIMEOUT_S = 2.0
 """The same when it failed because another rank is dead."""
 
 
-class Meeting:
-    """The store of the ranks: readiness, and the first failure."""
+class Rendezvous:
+    """The store of the ranks: whether rank 0 is ready, and the first failure."""
 
     def __init__(self, placement: Placement, store: distributed.Store, program: str) -> None:
         self.placement, self.store, self.program = placement, store, program
 
     @classmethod
-    def open(cls, placement: Placement, program: str = "pretrain") -> "Meeting":
+    def open(cls, placement: Placement, program: str) -> "Rendezvous":
+        """Connects to the store, which rank 0 serves.
+
+        Raises:
+            ConfigError: rank 0 cannot be reached, or its port is taken.
+        """
         if placement.size == 1:
             return cls(placement, distributed.HashStore(), program)
         try:
             # Also under torchrun, whose agent already serves the store on this port.
-            limit = timedelta(seconds=PREPARE_TIMEOUT_S)
+            limit = timedelta(seconds=READY_TIMEOUT_S)
             store, _, _ = next(iter(distributed.rendezvous("env://", timeout=limit)))
         except RuntimeError as error:
             where = f"{placement.address}:{placement.port}"
@@ -48,36 +53,41 @@ class Meeting:
             ) from None
         return cls(placement, store, program)
 
-    def prepare(self, prepare: Callable[[Placement], int | None]) -> int | None:
-        """Rank 0 prepares, the others wait; its answer (an exit code to stop with) on all."""
+    def wait_for_rank_0(self) -> None:
+        """Waits until rank 0 has called `set_ready`.
+
+        Raises:
+            TrainingError: it has failed or gone instead; `fail` then ends this rank quietly.
+        """
         if self.placement.rank == 0:
-            code = prepare(self.placement)
-            self.store.set("prepared", json.dumps(code))
-            if code is not None:
-                self._say_farewell()
-            return code
+            return
         try:
-            self.store.wait(["prepared"], timedelta(seconds=PREPARE_TIMEOUT_S))
-            code = json.loads(self.store.get("prepared"))
+            self.store.wait(["ready"], timedelta(seconds=READY_TIMEOUT_S))
+            failed = self.failed_code(self.store) is not None
         except RuntimeError:
-            raise TrainingError("rank 0 ended before the ranks met") from None
-        if code is not None:
-            self._say_farewell()
-        return code
+            failed = True
+        if failed:
+            raise TrainingError("rank 0 ended before the ranks met")
+
+    def set_ready(self) -> None:
+        """Lets the others go on."""
+        if self.placement.rank == 0:
+            self.store.set("ready", "")
 
     def fail(self, error: BaseException) -> int:
-        """Ends this rank for `error`, or quietly for the failure of another one before it."""
+        """Records and prints the error, unless another rank failed first; returns the exit code."""
         line, code = explain(error) or (_describe(error), EXIT_FAILURE)
         mine = json.dumps({"rank": self.placement.rank, "code": code})
         first = mine
         with suppress(RuntimeError):  # rank 0 and its store may be gone: then this rank speaks
             first = bytes(self.store.compare_set("failed", "", mine)).decode()
-            self.store.compare_set("prepared", "", json.dumps(code))
+            self.store.set("ready", "")
         if first == mine:
             _print_failure(error, line, self.placement, self.program)
         else:
             code = json.loads(first)["code"]
-        self._say_farewell(SHORT_FAREWELL_S if _is_lost_contact(error) else FAREWELL_S)
+        lost = _is_lost_contact(error)
+        self._leave_last(SHORT_LEAVE_TIMEOUT_S if lost else LEAVE_TIMEOUT_S)
         return code
 
     def failed_code(self, store: distributed.Store) -> int | None:
@@ -86,13 +96,13 @@ class Meeting:
             return None
         return json.loads(store.get("failed"))["code"]
 
-    def _say_farewell(self, patience_s: float = FAREWELL_S) -> None:
-        """The store dies with rank 0, which therefore leaves last."""
+    def _leave_last(self, timeout_s: float) -> None:
+        """Rank 0 waits for the others to leave: the store ends with it."""
         if self.placement.size == 1:
             return
         with suppress(RuntimeError):
             left = self.store.add("left", 1)
-            deadline = time.monotonic() + patience_s
+            deadline = time.monotonic() + timeout_s
             while self.placement.rank == 0 and left < self.placement.size:
                 if time.monotonic() > deadline:
                     break

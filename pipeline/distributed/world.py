@@ -1,17 +1,8 @@
-"""The ranks of a run: how they meet, talk, fail together and part.
-
-    def prepare(placement): ...   # rank 0 alone, before the ranks meet: everything a user got wrong
-    def body(world): ...          # all ranks
-    exit_code = launch(prepare, body)
-
-Ranks meet in a key-value store. The first rank that fails writes its line and exit code there, so
-that exactly one line is printed and every rank ends with the same code, also when the others only
-see a broken connection, or nothing at all (a collective that would wait for its time-out).
-"""
+"""All ranks, once they are connected: collectives, and the watch over the others (see ranks.py)."""
 
 import gc
 import os
-import sys
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +13,10 @@ import torch
 from torch import Tensor, distributed
 
 from pipeline.distributed import environment
-from pipeline.distributed.placement import LOCAL_HOST, Placement, check_local_size, find_placement
-from pipeline.distributed.rendezvous import Meeting
+from pipeline.distributed.placement import LOCAL_HOST, Placement
+from pipeline.distributed.rendezvous import Rendezvous
 from pipeline.distributed.signals import StopRequest
-from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, PipelineError
+from pipeline.errors import EXIT_FAILURE, ConfigError
 
 T = TypeVar("T")
 GRACE_S = 5.0
@@ -53,8 +44,8 @@ class World:
 
     def wishes(self) -> tuple[bool, bool]:
         """Whether any rank should end the run, or wants a checkpoint; the same on all."""
-        own = [int(self.stop.requested), int(self.stop.takes_save())]
-        end, save = self.sum(torch.tensor(own, device=self.device)).tolist()
+        wishes = [int(self.stop.requested), int(self.stop.takes_save())]
+        end, save = self.sum(torch.tensor(wishes, device=self.device)).tolist()
         return bool(end), bool(save)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -84,46 +75,17 @@ class World:
         distributed.all_gather_object(values, value)
         return values
 
-
-def launch(
-    prepare: Callable[[Placement], int | None],
-    body: Callable[[World], int],
-    program: str = "pretrain",
-) -> int:
-    """Runs `prepare` on rank 0 and then, unless it gave an exit code, `body` on every rank.
-
-    Returns:
-        the exit code. A failed rank among several does not return: it ends the process, because
-        the threads of broken connections could keep it from ending.
-    """
-    try:
-        placement = find_placement(os.environ)
-        if placement.local_rank == 0:  # variables are alike on a machine: one rank says it
-            environment.check(os.environ)
-        elif environment.faults(os.environ):
-            return EXIT_USAGE
-        check_local_size(placement, os.environ)
-        _settle_environment(placement)
-        meeting = Meeting.open(placement, program)
-    except (PipelineError, ConfigError) as error:
-        print(f"{program}: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    try:
-        code = meeting.prepare(prepare)
-        if code is None:
-            with _open_world(meeting) as world:
-                code = body(world)
-    except BaseException as error:
-        code = meeting.fail(error)
-        if placement.size > 1:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    return code
+    def peak_memory_gib(self) -> float:
+        """Most memory of this rank: of its GPU since the last call, or of the process so far."""
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return peak / (1 << 30)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
-def _settle_environment(placement: Placement) -> None:
-    """What torch and DeepSpeed read from the environment, and the threads of this rank."""
+def settle_environment(placement: Placement) -> None:
+    """Sets what torch and DeepSpeed read from the environment, and the threads of this rank."""
     os.environ.update(
         RANK=str(placement.rank),
         WORLD_SIZE=str(placement.size),
@@ -154,19 +116,24 @@ def _device(placement: Placement) -> torch.device:
 
 
 @contextmanager
-def _open_world(meeting: Meeting) -> Iterator[World]:
-    placement = meeting.placement
+def open_world(rendezvous: Rendezvous) -> Iterator[World]:
+    """The connected ranks; signals ask them to stop inside. All ranks enter and leave together.
+
+    Raises:
+        ConfigError: this rank has no GPU, or no network interface of the wanted name.
+    """
+    placement = rendezvous.placement
     device = _device(placement)
     environment.check_interfaces(os.environ, device.type)
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=distributed.PrefixStore("group", meeting.store),
+        store=distributed.PrefixStore("group", rendezvous.store),
         rank=placement.rank,
         world_size=placement.size,
         timeout=timedelta(seconds=collective_timeout_s()),
         device_id=device if device.type == "cuda" else None,
     )
-    with StopRequest() as stop, _watch(meeting, stop):
+    with StopRequest() as stop, _watch(rendezvous, stop):
         world = World(placement, device, stop)
         try:
             yield world
@@ -181,21 +148,21 @@ def _open_world(meeting: Meeting) -> Iterator[World]:
 
 
 @contextmanager
-def _watch(meeting: Meeting, stop: StopRequest) -> Iterator[None]:
+def _watch(rendezvous: Rendezvous, stop: StopRequest) -> Iterator[None]:
     """A thread that ends this rank when another failed, and asks to stop when orphaned."""
     over = threading.Event()
     launcher = _launcher_parent()
 
     def watch() -> None:
-        several = meeting.placement.size > 1
-        store = meeting.store.clone() if several else None  # type: ignore[attr-defined]
+        several = rendezvous.placement.size > 1
+        store = rendezvous.store.clone() if several else None  # type: ignore[attr-defined]
         while not over.wait(WATCH_EVERY_S):
             if launcher is not None and _launcher_parent() != launcher:
                 stop.launcher_is_gone()
             code = None
             if store is not None:
                 try:
-                    code = meeting.failed_code(store)
+                    code = rendezvous.failed_code(store)
                 except RuntimeError:
                     code = EXIT_FAILURE  # rank 0 is gone, and the store with it
             if code is not None and not over.wait(GRACE_S):

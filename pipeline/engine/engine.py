@@ -1,7 +1,7 @@
 """DeepSpeed behind the few verbs that training needs: forward, backward, update.
 
-Only pipeline/engine/, pipeline/config/deepspeed.py and pipeline/checkpoint/manager.py know
-DeepSpeed; pipeline/distributed/environment.py asks its launcher about machines.
+Only this folder, config/deepspeed.py and checkpoint/ know DeepSpeed; distributed/environment.py
+asks its launcher about machines.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from gpst.batch import BatchCounts, ContextBatch
 from gpst.model.losses import total_loss
-from pipeline.config.batch_shape import BatchPlan
+from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import deepspeed_config
 from pipeline.config.run import RunConfig
 from pipeline.distributed.world import World
 from pipeline.engine.optimizer import build_optimizer, set_rates
 from pipeline.engine.restore import restore
 from pipeline.engine.saved_state import NAMES_KEY, SavedState
-from pipeline.engine.zero3 import Residents
+from pipeline.engine.zero3 import ReplicatedParameters
 from pipeline.errors import ConfigError
 
 
@@ -76,7 +76,7 @@ class Engine:
         """The DeepSpeedEngine."""
         self.config = config
         self._optimizer = optimizer
-        self._residents = Residents(raw) if config.engine.zero_stage == 3 else None
+        self._replicated = ReplicatedParameters(raw) if config.engine.zero_stage == 3 else None
 
     @contextmanager
     def whole_model(self) -> Iterator[nn.Module]:
@@ -84,7 +84,7 @@ class Engine:
 
         All ranks enter together; inside, a rank may call the model without the others.
         """
-        with self._residents.everything() if self._residents else nullcontext():
+        with self._replicated.gathered() if self._replicated else nullcontext():
             yield self.raw.module.model
 
     def save(self, folder: Path, name: str) -> None:
@@ -121,8 +121,8 @@ class Engine:
     def restore(self, saved: SavedState, steps: int) -> None:
         """Takes over the weights and moments of a checkpoint written after `steps` steps."""
         restore(self.raw, saved, steps)
-        if self._residents is not None:
-            self._residents.gather()
+        if self._replicated is not None:
+            self._replicated.gather()
 
     def set_rates(self, rate: float, parser_rate: float) -> None:
         """Sets the learning rates of the next update."""
@@ -155,15 +155,15 @@ class Engine:
         Call it exactly once per micro-step: a second call would be reduced wrongly, silently.
         """
         self.raw.backward(loss)
-        if self._residents is not None:
-            self._residents.check_all_took_part()
+        if self._replicated is not None:
+            self._replicated.check_all_took_part()
         last = self.raw.is_gradient_accumulation_boundary()
         plain = self._clip_plainly() if last and self.config.engine.zero_stage == 0 else None
         self.raw.step()
         if not last:
             return None
-        if self._residents is not None:
-            self._residents.gather()
+        if self._replicated is not None:
+            self._replicated.gather()
         return plain or Update(self.raw.was_step_applied(), float(self.raw.get_global_grad_norm()))
 
     def _clip_plainly(self) -> Update:
@@ -183,7 +183,9 @@ class Engine:
         self.raw.destroy()
 
 
-def create_engine(model: nn.Module, config: RunConfig, plan: BatchPlan, world: World) -> Engine:
+def create_engine(
+    model: nn.Module, config: RunConfig, batch_shape: BatchShape, world: World
+) -> Engine:
     """The engine for a model, whose parameters become those of rank 0 everywhere.
 
     Raises:
@@ -197,7 +199,7 @@ def create_engine(model: nn.Module, config: RunConfig, plan: BatchPlan, world: W
         raw, *_ = deepspeed.initialize(
             model=objective,
             optimizer=optimizer,
-            config=deepspeed_config(config, plan),
+            config=deepspeed_config(config, batch_shape),
         )
     world.end_groups = _end_groups
     return Engine(raw, optimizer, config)

@@ -4,7 +4,7 @@ DeepSpeed's stage 3 fetches a module's weights by all-gathers in hooks around ea
 all ranks must make the same calls. The composition model is called once a level of the chart, the
 parser once a group of sentence lengths: these differ between ranks (and DeepSpeed then crashes, or
 trains on wrong gradients). So only the Transformer blocks, which every rank calls once a forward
-pass, are fetched by DeepSpeed; everything else is *resident*: whole on every rank from one update
+pass, are fetched by DeepSpeed; everything else is *replicated*: whole on every rank from one update
 to the next, without hooks. Gradients, master weights and moments of all parameters are split.
 """
 
@@ -19,7 +19,7 @@ from gpst.layers.transformer import CausalBlock
 from pipeline.errors import TrainingError
 
 
-class Residents:
+class ReplicatedParameters:
     """The parameters of a stage-3 engine that are whole on every rank.
 
     Args:
@@ -40,13 +40,13 @@ class Residents:
                 module._forward_hooks.clear()
                 module._forward_pre_hooks.clear()
         self._all: dict[str, Any] = {n: p for n, p in root.named_parameters() if p.requires_grad}
-        self._own: list[Any] = [p for p in root.parameters() if id(p) not in in_blocks]
+        self._replicated: list[Any] = [p for p in root.parameters() if id(p) not in in_blocks]
         # DeepSpeed gathers what is in its list after each update, and after saving.
         persistent: list[Any] = raw.optimizer.persistent_parameters
         known = {id(p) for p in persistent}
-        for parameter in self._own:
+        for parameter in self._replicated:
             parameter.ds_persist = True
-        persistent.extend(p for p in self._own if id(p) not in known)
+        persistent.extend(p for p in self._replicated if id(p) not in known)
         self._took_part: set[int] = set()
         for parameter in self._all.values():
             parameter.register_post_accumulate_grad_hook(lambda p: self._took_part.add(id(p)))
@@ -57,7 +57,7 @@ class Residents:
 
         DeepSpeed leaves them split after a step that it skipped, and at the start.
         """
-        _gather(self._own)
+        _gather(self._replicated)
 
     def check_all_took_part(self) -> None:
         """Called after each backward pass.
@@ -74,7 +74,7 @@ class Residents:
         self._took_part.clear()
 
     @contextmanager
-    def everything(self) -> Iterator[None]:
+    def gathered(self) -> Iterator[None]:
         """All weights are whole inside, and no hook is called; all ranks enter together."""
         self.gather()
         split = [p for p in self._all.values() if p.ds_status.name != "AVAILABLE"]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -34,13 +34,12 @@ from pipeline.finetune.text import TextReader
 from pipeline.monitor.metrics_file import FILE_NAME, read_metrics
 from pipeline.run_folder import CHECKPOINTS
 from pipeline.train.dry_run import DryRun
-from pipeline.train.preflight import Plan, check_run
-from pipeline.train.run import train
-from pipeline.train.trainer import Outcome as TrainingOutcome
+from pipeline.train.preflight import CheckedRun, check_run, share_run
+from pipeline.train.trainer import RunEnd, train
 
 
 @dataclass(frozen=True)
-class FinetunePlan:
+class CheckedFinetune:
     """A fine-tuning that passed all checks, its examples prepared."""
 
     config: FinetuneConfig
@@ -48,18 +47,27 @@ class FinetunePlan:
     task: FinetuneTask
     record: dict[str, Any]
     """What examples.json says of the training examples."""
-    plans: dict[int, Plan]
-    """The trainer's plan of each seed."""
+    runs: dict[int, CheckedRun]
+    """The trainer's run of each seed."""
 
     @property
     def num_examples(self) -> int:
         return int(self.record["num_examples"])
 
+    def run_config(self, seed: int) -> RunConfig:
+        """The trainer's configuration of a seed."""
+        return run_config(self.config, self.stored, self.num_examples, seed, self.task.selects)
+
+    def open_examples(self, _: Any, split: Split) -> ContextSource | None:
+        """The examples of a split; None where none are held out."""
+        source = ExampleSource(self.config.data_folder, split, self.task.atoms)
+        return source if split == "train" or source.num_contexts else None
+
     def describe(self) -> str:
         """What `--dry-run` prints."""
-        plan = next(iter(self.plans.values()))
-        first = DryRun(plan.config, plan.batches, plan.source)
-        seeds = ", ".join(map(str, self.plans))
+        run = next(iter(self.runs.values()))
+        first = DryRun(run.config, run.batch_shape, run.source)
+        seeds = ", ".join(map(str, self.runs))
         return (
             f"task         {self.task.name}: {self.num_examples:,} examples in "
             f"{self.config.data_folder}\n"
@@ -67,85 +75,104 @@ class FinetunePlan:
         )
 
 
-def check_finetune(config: FinetuneConfig, world_size: int) -> FinetunePlan:
+def check_finetune(config: FinetuneConfig, world_size: int) -> CheckedFinetune:
     """Checks config, model, data and disk, and prepares the examples (once, by rank 0).
 
     Raises:
         ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
     """
-    assert config.init is not None
-    stored = find_model(config.init, "init")
-    section = next(iter(config.sections.values()))
-    reader = TextReader(stored.tokenizer, section.segmenter)
-    task = make_task(section, reader, stored.config.max_context_tokens)
+    stored, task = _model_and_task(config)
     if task.needs_trees and stored.config.kind != "gpst":
         raise ConfigError(f"init {config.init}: is no GPST, and {task.name} needs its trees")
+    reader = task.reader
     parts = (task.name, *task.key(), *reader.identity, stored.config.max_context_tokens)
     key = hashlib.sha256(repr(parts).encode() + _content(task).encode()).hexdigest()
     record = prepare_examples(
         config.data_folder, key, task.examples(), reader.tokenizer, task.counters
     )
-    count = int(record["num_examples"])
+    checked = CheckedFinetune(config, stored, task, record, {})
+    for seed in config.seeds:
+        run = checked.run_config(seed)
+        checked.runs[seed] = check_run(run, world_size, checked.open_examples)
+    return checked
 
-    def open_split(_: Any, split: Split) -> ContextSource | None:
-        source = ExampleSource(config.data_folder, split, task.atoms)
-        return source if split == "train" or source.num_contexts else None
 
-    plans = {
-        seed: check_run(
-            run_config(config, stored, count, seed, task.selects), world_size, open_split
-        )
-        for seed in config.seeds
-    }
-    return FinetunePlan(config, stored, task, record, plans)
+def share_finetune(
+    config: FinetuneConfig, checked: CheckedFinetune | None, world: World
+) -> CheckedFinetune:
+    """Rank 0's checked fine-tuning on every rank: the others only open their data.
+
+    Args:
+        config: as this rank has read it; machines may have data and run in folders of their own.
+        checked: on rank 0, None on the others.
+    Raises:
+        ConfigError: ranks have different configurations or data. DataError: a rank has no data.
+    """
+    shared = world.broadcast(checked and (checked.record, config.seeds))
+    assert shared is not None  # rank 0 has it
+    record, seeds = shared
+    checked = checked or CheckedFinetune(config, *_model_and_task(config), record, {})
+    runs = {}
+    for seed in seeds:
+        run, open_examples = checked.run_config(seed), checked.open_examples
+        runs[seed] = share_run(run, checked.runs.get(seed), world, open_examples)
+    return replace(checked, runs=runs)
+
+
+def _model_and_task(config: FinetuneConfig) -> tuple[StoredModel, FinetuneTask]:
+    assert config.init is not None
+    stored = find_model(config.init, "init")
+    section = next(iter(config.sections.values()))
+    reader = TextReader(stored.tokenizer, section.segmenter)
+    return stored, make_task(section, reader, stored.config.max_context_tokens)
 
 
 def _content(task: FinetuneTask) -> str:
     return files_fingerprint(task.files())
 
 
-def finetune(plan: FinetunePlan, world: World) -> int:
+def finetune(checked: CheckedFinetune, world: World) -> int:
     """Trains, evaluates and writes the results of every seed that has none yet."""
-    for seed in plan.config.seeds:
-        if world.broadcast(_done(plan, seed)):
+    for seed in checked.runs:
+        if world.broadcast(_done(checked, seed)):
             continue
-        outcome = _one_seed(plan, seed, world)
-        if outcome.state.step < plan.plans[seed].config.train.num_steps:
+        outcome = _one_seed(checked, seed, world)
+        if outcome.state.step < checked.runs[seed].config.train.num_steps:
             return outcome.exit_code
     if world.is_main:
-        _write_summary(plan)
+        _write_summary(checked)
     world.barrier()
     return 0
 
 
-def _done(plan: FinetunePlan, seed: int) -> bool:
-    """Whether the seed has results of the same configuration."""
-    file = plan.config.seed_folder(seed) / RESULTS
+def _done(checked: CheckedFinetune, seed: int) -> bool:
+    """Whether the seed's results are there, for the same configuration."""
+    file = checked.config.seed_folder(seed) / RESULTS
     if not file.is_file():
         return False
-    return without_removed(json.loads(file.read_bytes())["options"]) == _options(plan)
+    return without_removed(json.loads(file.read_bytes())["options"]) == _options(checked)
 
 
-def _options(plan: FinetunePlan) -> dict[str, Any]:
+def _options(checked: CheckedFinetune) -> dict[str, Any]:
     """The configuration without what changes no result, as JSON gives it back."""
-    plain = to_plain(plan.config)
+    plain = to_plain(checked.config)
     for name in ("seeds", "run_dir", "monitor"):
         del plain[name]
     del plain["train"]["stop_at_step"]
     return json.loads(json.dumps(plain))
 
 
-def _one_seed(plan: FinetunePlan, seed: int, world: World) -> TrainingOutcome:
-    task, folder = plan.task, plan.config.seed_folder(seed)
+def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
+    task, folder = checked.task, checked.config.seed_folder(seed)
     first_print: list[str] = []
 
     def build(_: RunConfig) -> nn.Module:
-        core = build_from(plan.stored)
+        core = build_from(checked.stored)
         first_print.append(fingerprint(core))
         return core if task.num_labels is None else Classifier(core, task.num_labels)
 
-    def finish(model: nn.Module, outcome: TrainingOutcome) -> None:
-        config = plan.plans[seed].config
+    def finish(model: nn.Module, outcome: RunEnd) -> None:
+        config = checked.runs[seed].config
         if outcome.state.step < config.train.num_steps:
             return
         chosen = _chosen_step(folder, config) if task.selects else config.train.num_steps
@@ -157,9 +184,9 @@ def _one_seed(plan: FinetunePlan, seed: int, world: World) -> TrainingOutcome:
         results = task.finish(model.eval(), world, folder)
         if world.is_main:
             assert results is not None
-            _write_seed(plan, seed, chosen, first_print[0], results)
+            _write_seed(checked, seed, chosen, first_print[0], results)
 
-    return train(plan.plans[seed], world, build, task.evaluation(), finish)
+    return train(checked.runs[seed], world, build, task.evaluation(), finish)
 
 
 def _chosen_step(folder: Path, config: RunConfig) -> int:
@@ -169,53 +196,53 @@ def _chosen_step(folder: Path, config: RunConfig) -> int:
 
 
 def _write_seed(
-    plan: FinetunePlan, seed: int, step: int, model_print: str, task_results: dict[str, Any]
+    checked: CheckedFinetune, seed: int, step: int, model_print: str, task_results: dict[str, Any]
 ) -> None:
-    per_epoch = plan.config.train.steps_per_epoch(plan.num_examples)
+    per_epoch = checked.config.train.steps_per_epoch(checked.num_examples)
     results = {
-        "task": plan.task.name,
+        "task": checked.task.name,
         "seed": seed,
         "step": step,
         "epoch": step // per_epoch,
-        "options": _options(plan),
-        "protocol": plan.task.protocol,
-        "model": {"path": plan.config.init, "fingerprint": model_print},
-        "model_config": to_plain(plan.stored.config),
-        "data": _data(plan),
+        "options": _options(checked),
+        "protocol": checked.task.protocol,
+        "model": {"path": checked.config.init, "fingerprint": model_print},
+        "model_config": to_plain(checked.stored.config),
+        "data": _data(checked),
         **task_results,
     }
-    ResultsFolder(plan.config.seed_folder(seed)).write_results(results)
+    ResultsFolder(checked.config.seed_folder(seed)).write_results(results)
 
 
-def _data(plan: FinetunePlan) -> dict[str, Any]:
+def _data(checked: CheckedFinetune) -> dict[str, Any]:
     return {
-        "files": [str(path) for path in plan.task.files()],
-        "sha256": _content(plan.task),
-        "examples": plan.num_examples,
-        **plan.record["counters"],
+        "files": [str(path) for path in checked.task.files()],
+        "sha256": _content(checked.task),
+        "examples": checked.num_examples,
+        **checked.record["counters"],
     }
 
 
-def _write_summary(plan: FinetunePlan) -> None:
+def _write_summary(checked: CheckedFinetune) -> None:
     """results.json over the seeds, and the table."""
     runs = [
-        json.loads((plan.config.seed_folder(seed) / RESULTS).read_bytes())
-        for seed in plan.config.seeds
+        json.loads((checked.config.seed_folder(seed) / RESULTS).read_bytes())
+        for seed in checked.config.seeds
     ]
     results = {
-        "task": plan.task.name,
-        "seeds": list(plan.config.seeds),
-        "options": _options(plan),
-        "protocol": plan.task.protocol,
+        "task": checked.task.name,
+        "seeds": list(checked.config.seeds),
+        "options": _options(checked),
+        "protocol": checked.task.protocol,
         "model": runs[0]["model"],
         "model_config": runs[0]["model_config"],
         "data": runs[0]["data"],
         "scores": over_seeds([run["scores"] for run in runs]),
         "runs": [{name: run[name] for name in ("seed", "step", "epoch", "scores")} for run in runs],
     }
-    folder = ResultsFolder(Path(plan.config.run_dir))
+    folder = ResultsFolder(Path(checked.config.run_dir))
     folder.write_results(results)
-    print(plan.task.report(results), flush=True)
+    print(checked.task.report(results), flush=True)
     print(f"results: {folder.path / RESULTS}", file=sys.stdout, flush=True)
 
 

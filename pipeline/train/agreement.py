@@ -1,4 +1,4 @@
-"""What all ranks of a run must have alike, held against each other when they have met."""
+"""What must be the same on all ranks of a run."""
 
 import socket
 
@@ -12,7 +12,7 @@ _PATHS = (
     *("run_dir", "data.path", "data.datasets", "evaluate.treebank"),
     *("checkpoint.resume", "checkpoint.init_from"),
 )
-"""Each machine may have them in its own way."""
+"""They may differ between machines."""
 
 
 def check_ranks_agree(world: World, config: RunConfig, fingerprint: str) -> None:
@@ -21,16 +21,17 @@ def check_ranks_agree(world: World, config: RunConfig, fingerprint: str) -> None
     Machines without a common file system have copies of both, and a stale one trains unnoticed.
 
     Args:
+        config: as this rank has read it.
         fingerprint: of this rank's data (ContextSource.fingerprint).
 
     Raises:
         ConfigError: on all ranks; names a rank, its machine, the field and both values.
     """
-    own = {"data (fingerprint)": fingerprint[:12]} | flat(config_to_dict(config))
-    own = {name: value for name, value in own.items() if name not in _PATHS}
-    everybody = world.gather((socket.gethostname(), own))
-    host, first = everybody[0]
-    for rank, (machine, other) in enumerate(everybody):
+    settings = {"data (fingerprint)": fingerprint[:12]} | flat(config_to_dict(config))
+    settings = {name: value for name, value in settings.items() if name not in _PATHS}
+    of_ranks = world.gather((socket.gethostname(), settings))
+    host, first = of_ranks[0]
+    for rank, (machine, other) in enumerate(of_ranks):
         for name in first | other:
             if first.get(name) != other.get(name):
                 raise ConfigError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_prep.format.manifest import Manifest, TokenizerRecord
 from gpst.batch import ContextBatch
-from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
+from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.deepspeed import check_deepspeed_entries
 from pipeline.config.run import RunConfig
 from pipeline.cost.activations import ASSUMED_SENTENCE_TOKENS, assumed_batch
@@ -40,7 +40,7 @@ class DryRun:
 
     config: RunConfig
     """With the model resolved."""
-    batches: BatchPlan
+    batch_shape: BatchShape
     source: ContextSource | None
     """The data; None when it is not there yet."""
 
@@ -61,7 +61,7 @@ class DryRun:
             f"model        {model.kind}, {size.parameters:,} parameters, vocabulary of "
             f"{model.vocab_size:,}",
             f"data         {self._data()}",
-            f"batches      {self.batches.describe()}",
+            f"batches      {self.batch_shape.describe()}",
             f"             {self._batches_in_words()}",
             f"steps        {self._steps()}",
             f"rate         {optim.learning_rate:g}"
@@ -82,12 +82,12 @@ class DryRun:
         )
 
     def _batches_in_words(self) -> str:
-        plan = self.batches
-        tokens = plan.global_batch * self.config.data.context_tokens
-        who = "the rank goes" if plan.world_size == 1 else f"each of {plan.world_size} ranks goes"
+        shape = self.batch_shape
+        tokens = shape.global_batch * self.config.data.context_tokens
+        who = "the rank goes" if shape.world_size == 1 else f"each of {shape.world_size} ranks goes"
         return (
-            f"{who} forward and backward {counted(plan.accumulation, 'time')} on "
-            f"{plan.micro_batch} contexts of at most {self.config.data.context_tokens} tokens, "
+            f"{who} forward and backward {counted(shape.accumulation, 'time')} on "
+            f"{shape.micro_batch} contexts of at most {self.config.data.context_tokens} tokens, "
             f"then the weights are updated once: at most {tokens:,} tokens a step"
         )
 
@@ -109,24 +109,24 @@ class DryRun:
         return self.source.batch(numbers)
 
     def _memory_here(self, size: ModelSize) -> list[str]:
-        ranks = self.batches.world_size
+        ranks = self.batch_shape.world_size
         device = device_here(ranks)
         each = f"{device.name} with {in_words(device.num_bytes)} each"
         title = f"{counted(ranks, 'rank')} here, {each}"
-        return self._memory(size, self.batches, device, title)
+        return self._memory(size, self.batch_shape, device, title)
 
     def _memory_reference(self, size: ModelSize) -> list[str]:
         title = f"{_REFERENCE_RANKS} x {A100.name}"
         try:
-            batches = batch_plan(self.config, _REFERENCE_RANKS)
+            shape = batch_shape(self.config, _REFERENCE_RANKS)
         except ConfigError as error:
             return ["", f"memory on {title}: {error}"]
-        return self._memory(size, batches, A100, title)
+        return self._memory(size, shape, A100, title)
 
-    def _memory(self, size: ModelSize, batches: BatchPlan, device: Device, title: str) -> list[str]:
+    def _memory(self, size: ModelSize, shape: BatchShape, device: Device, title: str) -> list[str]:
         """A table by ZeRO stage, and what it means."""
-        engine, ranks = self.config.engine, batches.world_size
-        batch = self._micro_batch(batches.micro_batch)
+        engine, ranks = self.config.engine, shape.world_size
+        batch = self._micro_batch(shape.micro_batch)
         own = rank_memory(self.config, size, ranks, engine.zero_stage, batch, device.type)
         unit, unit_bytes = ("GiB", GIB) if own.total >= GIB else ("MiB", MIB)
         rows = []
@@ -140,16 +140,16 @@ class DryRun:
         header = "".join(f"{name:>12}" for name in _COLUMNS)
         return [
             "",
-            f"memory on {title} ({batches.describe()}), {unit} a rank:",
+            f"memory on {title} ({shape.describe()}), {unit} a rank:",
             f"        {header}",
             *rows,
             *_bucket_words(own),
-            self._verdict(size, batches, device, own),
+            self._verdict(size, shape, device, own),
         ]
 
-    def _verdict(self, size: ModelSize, batches: BatchPlan, device: Device, own: RankMemory) -> str:
-        stage, ranks = self.config.engine.zero_stage, batches.world_size
-        per_rank = batches.global_batch // ranks
+    def _verdict(self, size: ModelSize, shape: BatchShape, device: Device, own: RankMemory) -> str:
+        stage, ranks = self.config.engine.zero_stage, shape.world_size
+        per_rank = shape.global_batch // ranks
         fitting = [
             n
             for n in range(1, per_rank + 1)
@@ -208,11 +208,11 @@ def check_dry_run(config: RunConfig, world_size: int) -> DryRun:
         ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
     """
     if all(Path(source.path).is_dir() for source in config.data.sources):
-        plan = check_run(config, world_size)
-        return DryRun(plan.config, plan.batches, plan.source)
-    batches = batch_plan(config, world_size)
-    check_deepspeed_entries(config, batches)
-    return DryRun(resolve_without_data(config), batches, None)
+        checked = check_run(config, world_size)
+        return DryRun(checked.config, checked.batch_shape, checked.source)
+    shape = batch_shape(config, world_size)
+    check_deepspeed_entries(config, shape)
+    return DryRun(resolve_without_data(config), shape, None)
 
 
 def resolve_without_data(config: RunConfig) -> RunConfig:

@@ -1,31 +1,33 @@
-"""Everything that can be wrong with a run, found by rank 0 before the ranks meet."""
+"""Everything that can be wrong with a run, checked by rank 0 before the ranks connect."""
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.checkpoint.files import check_no_checkpoints, list_checkpoints
-from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
+from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.deepspeed import check_deepspeed_entries
 from pipeline.config.run import DataConfig, RunConfig
 from pipeline.cost.memory import checkpoint_bytes, model_size
 from pipeline.data.context_table import Split
 from pipeline.data.source import ContextSource, open_datasets, open_source
+from pipeline.distributed.world import World
 from pipeline.errors import DataError
 from pipeline.monitor.samples import FixedSentences
 from pipeline.monitor.wandb import import_wandb
 from pipeline.quantities import in_words
 from pipeline.run_folder import CHECKPOINTS, check_run_dir
+from pipeline.train.agreement import check_ranks_agree
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckedRun:
     """A run that passed all checks."""
 
     config: RunConfig
     """With the model resolved."""
-    batches: BatchPlan
+    batch_shape: BatchShape
     source: ContextSource
     held_out: ContextSource | None
     sentences: FixedSentences
@@ -34,7 +36,9 @@ class Plan:
 OpenSource = Callable[[DataConfig, Split], ContextSource | None]
 
 
-def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_source) -> Plan:
+def check_run(
+    config: RunConfig, world_size: int, open_split: OpenSource = open_source
+) -> CheckedRun:
     """Checks config, batch arithmetic, data, model and disk; opens the data.
 
     Args:
@@ -43,12 +47,43 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
         ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.
     """
     check_run_dir(Path(config.run_dir))
-    batches = batch_plan(config, world_size)
-    check_deepspeed_entries(config, batches)
+    shape = batch_shape(config, world_size)
+    check_deepspeed_entries(config, shape)
     datasets = open_datasets(config.data)
     config = resolve_model(config, datasets[0].manifest)
     if config.checkpoint.resume == "never":
         check_no_checkpoints(Path(config.run_dir) / CHECKPOINTS)
+    checked = _open_run(config, shape, open_split)
+    if config.monitor.wandb is not None:
+        import_wandb()
+    _check_disk(config)
+    return checked
+
+
+def share_run(
+    config: RunConfig,
+    checked: CheckedRun | None,
+    world: World,
+    open_split: OpenSource = open_source,
+) -> CheckedRun:
+    """Rank 0's checked run on every rank: the others only open their data. All ranks call it.
+
+    Args:
+        config: as this rank has read it; machines may have data and run in folders of their own.
+        checked: the checked run on rank 0, None on the others.
+    Raises:
+        ConfigError: ranks have different configurations or data. DataError: a rank has no data.
+    """
+    shared = world.broadcast(checked and (checked.config.model, checked.batch_shape))
+    assert shared is not None  # rank 0 has it
+    model, shape = shared
+    if checked is None:
+        checked = _open_run(replace(config, model=model), shape, open_split)
+    check_ranks_agree(world, config, checked.source.fingerprint)
+    return checked
+
+
+def _open_run(config: RunConfig, shape: BatchShape, open_split: OpenSource) -> CheckedRun:
     source = open_split(config.data, "train")
     assert source is not None  # only the held-out split may be missing
     held_out = None
@@ -57,15 +92,12 @@ def check_run(config: RunConfig, world_size: int, open_split: OpenSource = open_
     monitor = config.monitor
     sentences = FixedSentences(
         monitor.sentences,
-        datasets[0].tokenizer_path,
+        source.datasets[0].tokenizer_path,
         monitor.prompts,
         monitor.continuation_tokens,
         config.model_config.max_context_tokens,
     )
-    if monitor.wandb is not None:
-        import_wandb()
-    _check_disk(config)
-    return Plan(config, batches, source, held_out, sentences)
+    return CheckedRun(config, shape, source, held_out, sentences)
 
 
 def _check_disk(config: RunConfig) -> None:

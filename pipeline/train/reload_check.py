@@ -15,7 +15,7 @@ from pipeline.data.order import step_samples
 from pipeline.distributed.world import World
 from pipeline.engine.engine import Engine
 from pipeline.errors import CheckpointError
-from pipeline.train.preflight import Plan
+from pipeline.train.preflight import CheckedRun
 
 MAX_CONTEXTS = 2
 """Contexts of the next batch that are looked at."""
@@ -27,20 +27,20 @@ class NextBatchLoss:
     """The first contexts of the batch that comes after a step.
 
     Args:
-        plan: of the run; its source has `sample`, `batch` and `counts`.
+        checked: the run; its source has `sample`, `batch` and `counts`.
     """
 
-    def __init__(self, plan: Plan, world: World) -> None:
-        self._plan, self._world = plan, world
+    def __init__(self, checked: CheckedRun, world: World) -> None:
+        self._checked, self._world = checked, world
 
     def loss(self, engine: Engine, step: int) -> float | None:
         """Loss after `step` steps, without dropout and noise; None when it is not finite.
 
-        All ranks call it and get what rank 0 finds.
+        All ranks call it and get rank 0's loss.
         """
-        plan = self._plan
-        samples = step_samples(step, plan.batches.global_batch)[:MAX_CONTEXTS]
-        batch = plan.source.batch(plan.source.sample(plan.config.seed, samples))
+        checked = self._checked
+        samples = step_samples(step, checked.batch_shape.global_batch)[:MAX_CONTEXTS]
+        batch = checked.source.batch(checked.source.sample(checked.config.seed, samples))
         batch = batch.to(self._world.device)
         with engine.whole_model() as model, torch.no_grad(), evaluating(model):
             loss = float(total_loss(model(batch).losses, batch.counts))
@@ -53,12 +53,12 @@ class NextBatchLoss:
             CheckpointError: they differ by more than rounding.
         """
         loss = self.loss(engine, step)
-        tolerance = _TOLERANCE[self._plan.config.engine.precision]
+        tolerance = _TOLERANCE[self._checked.config.engine.precision]
         if saved is None or (loss is not None and math.isclose(loss, saved, rel_tol=tolerance)):
             return
-        found = "not finite" if loss is None else f"{loss:.6g}"
+        loss_now = "not finite" if loss is None else f"{loss:.6g}"
         raise CheckpointError(
-            f"checkpoint {checkpoint}: the loss of the next batch is {found} after loading and "
+            f"checkpoint {checkpoint}: the loss of the next batch is {loss_now} after loading and "
             f"was {saved:.6g} at saving, so the model is not the one that was saved (another "
             "version of this program, torch or deepspeed? state.json names them)"
         )

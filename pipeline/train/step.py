@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from gpst.batch import BatchCounts
-from pipeline.config.batch_shape import BatchPlan
 from pipeline.config.run import RunConfig
 from pipeline.cost.flops import batch_flops
 from pipeline.data.order import mix, step_samples
 from pipeline.data.prefetch import Batches, BatchReader
-from pipeline.data.source import ContextSource
 from pipeline.distributed.world import World
 from pipeline.engine.engine import Engine, Update
 from pipeline.train.loss_spike import LossAverage
+from pipeline.train.preflight import CheckedRun
 from pipeline.train.schedule import Scheduled, schedule
 
 
@@ -93,6 +92,17 @@ class StepReport:
             **{f"structure/{name}": float(size) for name, size in self._chart(world).items()},
         }
 
+    def why_skipped(self) -> str:
+        """Why the step was taken without an update."""
+        if self.spike is None:
+            return "a loss or gradient is not finite"
+        average = self.spikes
+        distance = (self.spike - average.mean) / average.deviation
+        return (
+            f"the loss {self.spike:.4g} is {distance:.1f} deviations above its average "
+            f"{average.mean:.4g}"
+        )
+
     def _chart(self, world: World) -> dict[str, float]:
         """Mean levels of the micro-batches' charts; edges per token."""
         sizes = self.sums.sizes
@@ -109,14 +119,14 @@ class StepReport:
 
     def _perplexities(self, losses: dict[str, float]) -> dict[str, float]:
         """exp of the nats per token of the tokens, and per action of its type."""
-        found = {}
+        perplexities = {}
         for name, unit in (("token", self.counts.tokens), ("type", self.counts.actions)):
             if f"loss/{name}" in losses:
                 key = f"loss/{name}"
                 # GPST's token loss is a mean over actions; its perplexity is one over tokens.
                 nats = losses[key] * getattr(self.counts, self.sums.per[key])
-                found[f"perplexity/{name}"] = _exp(nats / unit)
-        return found
+                perplexities[f"perplexity/{name}"] = _exp(nats / unit)
+        return perplexities
 
 
 def _all_finite(values: dict[str, float]) -> bool:
@@ -134,46 +144,44 @@ def micro_seed(seed: int, step: int, micro_step: int, rank: int) -> int:
 
 def take_step(
     engine: Engine,
-    source: ContextSource,
-    config: RunConfig,
-    plan: BatchPlan,
+    checked: CheckedRun,
     world: World,
     step: int,
-    *,
     batches: Batches | None = None,
     spikes: LossAverage | None = None,
 ) -> StepReport:
     """Optimizer step number `step` (from 0), this rank's share of it.
 
     Args:
-        batches: reads the micro-batches ahead, e.g.; by default they are read when needed.
+        batches: where micro-batches come from; by default they are read when needed.
         spikes: the loss-spike guard's average of the steps before.
     """
-    counts = source.counts(source.sample(config.seed, step_samples(step, plan.global_batch)))
+    config, source, shape = checked.config, checked.source, checked.batch_shape
+    counts = source.counts(source.sample(config.seed, step_samples(step, shape.global_batch)))
     scheduled = schedule(config, step)
     engine.set_rates(scheduled.learning_rate, scheduled.parser_learning_rate)
-    batches = batches or BatchReader(source, config.seed, plan, world.rank)
+    batches = batches or BatchReader(source, config.seed, shape, world.rank)
     guard = _Guard(config, spikes or LossAverage(), world)
     sums = Sums()
     update: Update | None = None
-    for micro_step in range(plan.accumulation):
-        read = batches.read(step, micro_step)
-        batch = read.to(world.device, non_blocking=True)
+    for micro_step in range(shape.accumulation):
+        on_cpu = batches.read(step, micro_step)
+        batch = on_cpu.to(world.device, non_blocking=True)
         torch.manual_seed(micro_seed(config.seed, step, micro_step, world.rank))
         # DeepSpeed takes the mean over ranks and micro-steps; the counts already are global.
-        scale = float(world.size * plan.accumulation)
+        scale = float(world.size * shape.accumulation)
         loss, output = engine.forward(batch, counts, scale, scheduled.noise, scheduled.temperature)
         sums.add("loss/", output.losses)
         sums.add("structure/", output.statistics)
         sums.add_sizes(output.sizes)
-        sums.flops += batch_flops(config.model_config, read, output.sizes).total
+        sums.flops += batch_flops(config.model_config, on_cpu, output.sizes).total
         guard.add(loss / scale)
-        if micro_step == plan.accumulation - 1:
+        if micro_step == shape.accumulation - 1:
             loss = loss * guard.verdict()
         update = engine.backward(loss)
     assert update is not None  # the last micro-step updates
     return StepReport(
-        step, counts, scheduled, update, sums, guard.average, plan.accumulation, guard.spike
+        step, counts, scheduled, update, sums, guard.average, shape.accumulation, guard.spike
     )
 
 

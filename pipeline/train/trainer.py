@@ -1,7 +1,5 @@
-"""The training loop: steps, and what is due after each of them."""
+"""A run of the trainer: what it needs is made, then the loop takes steps and does what is due."""
 
-import resource
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -10,18 +8,22 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from data_prep.files import write_atomically
 from pipeline.checkpoint.manager import Checkpoints
 from pipeline.checkpoint.trainer_state import TrainerState
-from pipeline.config.run import RunConfig
+from pipeline.config.run import RunConfig, config_to_dict, config_to_yaml
+from pipeline.cost.peak_flops import device_peak
 from pipeline.data.order import step_samples
 from pipeline.data.prefetch import Batches, BatchReader, Prefetcher
 from pipeline.distributed.world import World
 from pipeline.engine.engine import Engine
-from pipeline.errors import CheckpointError, ConfigError, TrainingError
+from pipeline.errors import CheckpointError, TrainingError
 from pipeline.evaluate.held_out import evaluate_model
 from pipeline.monitor.monitor import Monitor
 from pipeline.train.loss_spike import LossAverage
-from pipeline.train.preflight import Plan
+from pipeline.train.preflight import CheckedRun
+from pipeline.train.reload_check import NextBatchLoss
+from pipeline.train.start import new_model, start
 from pipeline.train.step import StepReport, take_step
 
 MAX_NAMED = 32
@@ -29,7 +31,7 @@ MAX_NAMED = 32
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunEnd:
     """How a run ended."""
 
     state: TrainerState
@@ -41,11 +43,61 @@ TaskEvaluation = Callable[[nn.Module, World], dict[str, float]]
 """A task's own evaluation, called by all ranks: names that start with `eval/` -> numbers."""
 
 
+def train(
+    checked: CheckedRun,
+    world: World,
+    build: Callable[[RunConfig], nn.Module] = new_model,
+    evaluation: TaskEvaluation | None = None,
+    finish: Callable[[nn.Module, RunEnd], None] | None = None,
+) -> RunEnd:
+    """Trains, or goes on training, until the run ends or is stopped. All ranks call it.
+
+    Args:
+        build: makes the model, with the weights that a fresh run starts from.
+        evaluation: see Trainer.
+        finish: gets the trained model before the engine is closed.
+    """
+    config, run_dir = checked.config, Path(checked.config.run_dir)
+    reload_check = NextBatchLoss(checked, world)
+    checkpoints = Checkpoints(run_dir, config.checkpoint, world, reload_check)
+    engine, state = start(checked, world, checkpoints, build)
+    if world.is_main:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / "config.yaml", config_to_yaml(config).encode())
+    peak = device_peak(world.device, config.engine.precision, config.monitor.peak_tflops_per_rank)
+    monitor = Monitor(
+        run_dir,
+        num_steps=config.train.num_steps,
+        is_main=world.is_main,
+        start_step=state.step,
+        start_tokens=state.tokens,
+        config=config_to_dict(config),
+        peak_flops=world.size * peak.flops_per_second,
+        wandb=config.monitor.wandb,
+    )
+    with monitor:
+        if state.step:
+            monitor.say(f"resumed from {checkpoints.last} (step {state.step})")
+        end = Trainer(checked, world, engine, checkpoints, monitor, state, evaluation).run()
+    if world.is_main:
+        print(
+            f"{end.message}\n"
+            f"checkpoints: {run_dir / 'checkpoints'} | metrics: {run_dir / 'metrics.jsonl'} | "
+            f"tensorboard --logdir {run_dir / 'tensorboard'}",
+            flush=True,
+        )
+    if finish is not None:
+        with engine.whole_model() as model:
+            finish(model, end)
+    engine.close()
+    return end
+
+
 @dataclass
 class Trainer:
     """A run in progress. All ranks step through it alike; rank 0 writes."""
 
-    plan: Plan
+    checked: CheckedRun
     world: World
     engine: Engine
     checkpoints: Checkpoints
@@ -56,7 +108,7 @@ class Trainer:
     _flops: float = field(default=0.0, init=False)
     """Arithmetic of this rank since the last line of metrics.jsonl."""
 
-    def run(self) -> Outcome:
+    def run(self) -> RunEnd:
         """Trains to the end, to `train.stop_at_step` or to a signal, and saves.
 
         Raises:
@@ -67,14 +119,14 @@ class Trainer:
             return self._run(batches)
 
     def _batches(self) -> BatchReader | Prefetcher:
-        config, ahead = self._config, self._config.data.prefetch_batches
-        reader = BatchReader(self.plan.source, config.seed, self.plan.batches, self.world.rank)
+        checked, config, ahead = self.checked, self._config, self._config.data.prefetch_batches
+        reader = BatchReader(checked.source, config.seed, checked.batch_shape, self.world.rank)
         if ahead == 0:
             return reader
         pin = self.world.device.type == "cuda"
         return Prefetcher(reader, self.state.step, config.train.last_step, ahead=ahead, pin=pin)
 
-    def _run(self, batches: Batches) -> Outcome:
+    def _run(self, batches: Batches) -> RunEnd:
         train = self._config.train
         last, started_at = train.last_step, self.state.step
         while self.state.step < last:
@@ -83,30 +135,24 @@ class Trainer:
                 return self._stopped(started_at)
             if save and self.state.step > started_at:
                 self._save(must=False)
+            spikes = LossAverage.from_dict(self.state.spikes)
             report = take_step(
-                self.engine,
-                self.plan.source,
-                self._config,
-                self.plan.batches,
-                self.world,
-                self.state.step,
-                batches=batches,
-                spikes=LossAverage.from_dict(self.state.spikes),
+                self.engine, self.checked, self.world, self.state.step, batches, spikes
             )
             if report.spike is not None and train.spike_action == "stop":
                 self._stop_at_spike(report)
             self._count(report)
             self._after_step(report, is_last=self.state.step == last)
         if self.state.step >= train.num_steps:
-            return Outcome(self.state, f"done: {self.state.step} steps")
+            return RunEnd(self.state, f"done: {self.state.step} steps")
         if started_at >= last:
-            return Outcome(
+            return RunEnd(
                 self.state,
                 f"nothing to do: step {started_at} of {train.num_steps} is taken, and "
                 f"train.stop_at_step {train.stop_at_step} is no further; the same command without "
                 "it goes on",
             )
-        return Outcome(
+        return RunEnd(
             self.state,
             f"stopped at step {self.state.step} of {train.num_steps} (train.stop_at_step); "
             "the same command without it goes on",
@@ -114,14 +160,14 @@ class Trainer:
 
     @property
     def _config(self) -> RunConfig:
-        return self.plan.config
+        return self.checked.config
 
     def _count(self, report: StepReport) -> None:
         state, skipped = self.state, not report.update.applied
         self.state = replace(
             state,
             step=state.step + 1,
-            samples=state.samples + self.plan.batches.global_batch,
+            samples=state.samples + self.checked.batch_shape.global_batch,
             tokens=state.tokens + report.counts.tokens,
             skipped_steps=state.skipped_steps + skipped,
             skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0,
@@ -133,17 +179,17 @@ class Trainer:
             self._report_skip(report)
 
     def _report_skip(self, report: StepReport) -> None:
-        what = "a loss or gradient is not finite" if report.spike is None else _spike(report)
         self.monitor.say(
-            f"step {self.state.step}: {what}: skipped ({self._samples_of(report)}; "
+            f"step {self.state.step}: {report.why_skipped()}: skipped ({self._samples_of(report)}; "
             f"{self.state.skipped_steps} so far)"
         )
         limit = self._config.train.max_nonfinite_steps
         if self.state.skipped_in_a_row >= limit:
+            last = self.checkpoints.last or "none yet"
             what = "were not finite" if report.spike is None else "were not finite or spiked"
             raise TrainingError(
                 f"stopped at step {self.state.step}: {limit} steps in a row {what} "
-                f"(train.max_nonfinite_steps); last whole checkpoint: {self._last_whole}; lower "
+                f"(train.max_nonfinite_steps); last whole checkpoint: {last}; lower "
                 "optim.learning_rate, or look at the batches"
             )
 
@@ -151,22 +197,18 @@ class Trainer:
         """Saves what was there before the step, which was not applied, and ends the run."""
         self._save()
         raise TrainingError(
-            f"stopped before step {report.step + 1}: {_spike(report)} "
+            f"stopped before step {report.step + 1}: {report.why_skipped()} "
             f"(train.spike_deviations {self._config.train.spike_deviations:g}; "
-            f"{self._samples_of(report)}); last whole checkpoint: {self._last_whole}; go on with "
-            "train.spike_action=skip, or a lower optim.learning_rate"
+            f"{self._samples_of(report)}); last whole checkpoint: {self.checkpoints.last}; go on "
+            "with train.spike_action=skip, or a lower optim.learning_rate"
         )
 
     def _samples_of(self, report: StepReport) -> str:
-        samples = step_samples(report.step, self.plan.batches.global_batch)
-        contexts = self.plan.source.sample(self._config.seed, samples).tolist()
+        samples = step_samples(report.step, self.checked.batch_shape.global_batch)
+        contexts = self.checked.source.sample(self._config.seed, samples).tolist()
         more = "" if len(contexts) <= MAX_NAMED else ", ..."
         named = ", ".join(map(str, contexts[:MAX_NAMED]))
         return f"samples {samples[0]}..{samples[-1]}, which are contexts {named}{more}"
-
-    @property
-    def _last_whole(self) -> Path | str:
-        return self.checkpoints.last or "none yet"
 
     def _after_step(self, report: StepReport, is_last: bool) -> None:
         step, config = self.state.step, self._config
@@ -184,10 +226,10 @@ class Trainer:
 
     def _log(self, report: StepReport) -> None:
         values = report.metrics(self.world)
-        own = torch.zeros(1 + self.world.size, dtype=torch.float64)
-        own[0], self._flops = self._flops, 0.0
-        own[1 + self.world.rank] = _memory_gib(self.world.device)
-        flops, *memory = self.world.sum(own.to(self.world.device)).tolist()
+        totals = torch.zeros(1 + self.world.size, dtype=torch.float64)
+        totals[0], self._flops = self._flops, 0.0
+        totals[1 + self.world.rank] = self.world.peak_memory_gib()
+        flops, *memory = self.world.sum(totals.to(self.world.device)).tolist()
         values |= {"skipped_steps": float(self.state.skipped_steps), "memory_gib": max(memory)}
         position = {"tokens": self.state.tokens, "samples": self.state.samples}
         self.monitor.log_step(self.state.step, **position, values=values, flops=flops)
@@ -196,40 +238,24 @@ class Trainer:
         """Evaluates on held-out contexts; whether checkpoint.best_metric is the best so far."""
         values: dict[str, float] = {}
         with self.engine.whole_model() as model:
-            if self.plan.held_out is not None:
+            if self.checked.held_out is not None:
                 values |= evaluate_model(
                     model,
-                    self.plan.held_out,
+                    self.checked.held_out,
                     max_contexts=self._config.evaluate.max_contexts,
-                    batch_contexts=self.plan.batches.micro_batch,
+                    batch_contexts=self.checked.batch_shape.micro_batch,
                     device=self.world.device,
                 ).metrics()
             if self.task_evaluation is not None:
                 values |= self.task_evaluation(model, self.world)
         self.monitor.log_evaluation(self.state.step, tokens=self.state.tokens, values=values)
-        return self._is_best(self.world.broadcast(values))
-
-    def _is_best(self, values: dict[str, float]) -> bool:
-        config = self._config.checkpoint
-        if config.best_metric is None:
-            return False
-        if config.best_metric not in values:
-            raise ConfigError(
-                f"checkpoint.best_metric: {config.best_metric!r} is not measured here; known are "
-                f"{', '.join(sorted(values))}"
-            )
-        value, best = values[config.best_metric], self.state.best.get("value")
-        sign = 1.0 if config.best_is == "lowest" else -1.0
-        # NaN is never better, and anything is better than it.
-        if not (best is None or best != best or sign * value < sign * best):
-            return False
-        new = {"value": value, "step": self.state.step, "by": config.best_by}
-        self.state = replace(self.state, best=new)
-        return True
+        best = self.state.with_best(self._config.checkpoint, self.world.broadcast(values))
+        self.state = best or self.state
+        return best is not None
 
     def _sample(self) -> None:
         """Trees and continuations, by rank 0."""
-        sentences = self.plan.sentences
+        sentences = self.checked.sentences
         if not sentences:
             return
         with self.engine.whole_model() as model:
@@ -253,47 +279,18 @@ class Trainer:
                 self.monitor.say(f"{error}; going on (checkpoint.on_save_failure: continue)")
                 return None
 
-    def _stopped(self, started_at: int) -> Outcome:
+    def _stopped(self, started_at: int) -> RunEnd:
         stop = self.world.stop
         wishes = self.world.gather((stop.reason, stop.exit_code))
         reason, exit_code = next(wish for wish in wishes if wish[0] is not None)
-        anything = self.state.step > started_at
-        saved = f"saved {self._save()}" if anything else "nothing new to save"
+        trained = self.state.step > started_at
+        saved = f"saved {self._save()}" if trained else "nothing new to save"
         message = (
             f"stopped by {reason} at step {self.state.step} of {self._config.train.num_steps}: "
             f"{saved}; the same command goes on from here"
         )
-        return Outcome(self.state, message, exit_code)
-
-
-def _spike(report: StepReport) -> str:
-    average = report.spikes
-    distance = ((report.spike or 0.0) - average.mean) / average.deviation
-    return (
-        f"the loss {report.spike:.4g} is {distance:.1f} deviations above its average "
-        f"{average.mean:.4g}"
-    )
-
-
-def _memory_gib(device: torch.device) -> float:
-    """Most memory so far: of the GPU since the last call, or of the process."""
-    if device.type == "cuda":
-        most = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return most / (1 << 30)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+        return RunEnd(self.state, message, exit_code)
 
 
 def _due(step: int, every: int | None, is_last: bool) -> bool:
     return every is not None and (is_last or step % every == 0)
-
-
-def print_summary(outcome: Outcome, run_dir: Path) -> None:
-    """The last lines of a run: how it ended and where its results are."""
-    print(
-        f"{outcome.message}\n"
-        f"checkpoints: {run_dir / 'checkpoints'} | metrics: {run_dir / 'metrics.jsonl'} | "
-        f"tensorboard --logdir {run_dir / 'tensorboard'}",
-        file=sys.stdout,
-        flush=True,
-    )

@@ -30,8 +30,9 @@ from pipeline.distributed.world import World
 from pipeline.errors import CheckpointError, explain
 from pipeline.monitor import monitor
 from pipeline.run_folder import only_run
-from pipeline.train import run, trainer
-from pipeline.train.preflight import Plan, check_run
+from pipeline.train import start as train_start
+from pipeline.train import trainer
+from pipeline.train.preflight import CheckedRun, check_run
 
 MODEL_FILE = "mp_rank_00_model_states.pt"
 KILLED = 137
@@ -144,7 +145,7 @@ class Player:
 
     def __init__(self, config_file: Path, run_dir: Path) -> None:
         config = load_config(config_file, [f"run_dir={run_dir}"])
-        self._plan: Plan = check_run(config, 1)
+        self._checked: CheckedRun = check_run(config, 1)
         self.run_dir = run_dir
 
     def start(self, wanted: Start) -> Seen:
@@ -174,7 +175,7 @@ class Player:
         return Seen(code, err, events)
 
     def _play(self, wanted: Start, tell: Callable[..., None]) -> int:
-        plain = self._plan.config
+        plain = self._checked.config
         config = replace(
             plain,
             run_dir=str(self.run_dir),
@@ -190,12 +191,12 @@ class Player:
             monitor=replace(plain.monitor, log_every_steps=1, peak_tflops_per_rank=1.0),
             data=replace(plain.data, prefetch_batches=0),
         )
-        plan = replace(self._plan, config=config)
+        checked = replace(self._checked, config=config)
         _replace_the_model(wanted, tell)
         _disturb(wanted)
         try:
             with only_run(self.run_dir):
-                return run.train(plan, _Ranks(wanted.ranks), _no_model).exit_code  # type: ignore[arg-type]
+                return trainer.train(checked, _Ranks(wanted.ranks), _no_model).exit_code  # type: ignore[arg-type]
         except BaseException as error:
             line, code = explain(error) or (repr(error), 98)
             print(f"pretrain: {line}", file=sys.stderr, flush=True)
@@ -212,7 +213,7 @@ def _tell(descriptor: int, event: tuple[Any, ...]) -> None:
 
 def _replace_the_model(wanted: Start, tell: Callable[..., None]) -> None:
     def take_step(engine: _Engine, *arguments: Any, **_: Any) -> Any:
-        step = arguments[4]
+        step = arguments[2]
         engine.weight = next_weight(engine.weight, step, wanted.tag)
         tell("step", step + 1, engine.weight)
         loss = {"loss": float(engine.weight)}
@@ -226,7 +227,7 @@ def _replace_the_model(wanted: Start, tell: Callable[..., None]) -> None:
             metrics=lambda _: loss,
         )
 
-    plain_save, plain_start = manager.Checkpoints.save, run.start
+    plain_save, plain_start = manager.Checkpoints.save, trainer.start
 
     def save(self: Any, engine: _Engine, at: Any) -> Path:
         tell("saving", at.step, engine.weight)
@@ -248,9 +249,9 @@ def _replace_the_model(wanted: Start, tell: Callable[..., None]) -> None:
     manager.Checkpoints.begin = begin
     manager.Checkpoints.save = save
     manager.SavedState = _Saved  # type: ignore[misc,assignment]
-    run.start = start
-    run.create_engine = lambda _m, config, _p, world: _Engine(config, world.size)
-    run.NextBatch = _NextBatch  # type: ignore[misc,assignment]
+    trainer.start = start
+    train_start.create_engine = lambda _m, config, _p, world: _Engine(config, world.size)
+    trainer.NextBatchLoss = _NextBatch  # type: ignore[misc,assignment]
     trainer.take_step = take_step
     monitor.Curves = _NoCurves  # type: ignore[misc,assignment]
     trainer_state.git_revision = lambda _: ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.config.batch_shape import BatchPlan
+from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import check_deepspeed_entries, deepspeed_config
 from pipeline.config.run import load_config
 from pipeline.engine.engine import check_precision
 from pipeline.errors import ConfigError
 
-PLAN = BatchPlan(global_batch=8, micro_batch=2, accumulation=2, world_size=2)
+PLAN = BatchShape(global_batch=8, micro_batch=2, accumulation=2, world_size=2)
 
 
 def engine_config(toy_config, *entries):

@@ -12,7 +12,7 @@ from data_prep.format.manifest import Manifest, TokenizerRecord
 from gpst.config import GPSTConfig, GPT2Config
 from gpst.config import config_from_dict as model_from_dict
 from gpst.model.build import build_model
-from pipeline.config.batch_shape import batch_plan, resolve_model
+from pipeline.config.batch_shape import batch_shape, resolve_model
 from pipeline.config.run import REPOSITORY, load_config
 
 CONFIGS = REPOSITORY / "configs"
@@ -27,7 +27,7 @@ def test_every_run_config_loads_resolves_and_divides(path, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     config = resolve_model(load_config(path), manifest(vocab_size=30_522))
     for world_size in (1, 2):
-        batch_plan(config, world_size)
+        batch_shape(config, world_size)
     assert config.run_dir == f"runs/{path.stem}"
     assert config.data.context_tokens <= config.model_config.max_context_tokens
 
@@ -139,7 +139,7 @@ def recipe(name, corpus):
     assert config.train.clip_norm == 1.0
     assert config.evaluate.every_steps is not None
     for ranks in (1, 8):
-        batch_plan(config, ranks)
+        batch_shape(config, ranks)
     return config, path.read_text().splitlines()[0]
 
 

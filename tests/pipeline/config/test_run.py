@@ -8,7 +8,7 @@ import yaml
 from data_prep.errors import DataPrepError, UsageError
 from data_prep.format.manifest import Manifest, TokenizerRecord
 from gpst.config import GPSTConfig
-from pipeline.config.batch_shape import BatchPlan, batch_plan, resolve_model
+from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.run import (
     config_from_dict,
     config_to_dict,
@@ -231,15 +231,15 @@ def test_a_mixture_lists_its_sources(run_file):
 
 
 @pytest.mark.parametrize(("world_size", "accumulation"), [(1, 4), (2, 2), (4, 1)])
-def test_batch_plan(run_file, world_size, accumulation):
-    plan = batch_plan(load_config(run_file), world_size)
-    assert plan == BatchPlan(8, 2, accumulation, world_size)
-    assert f"8 contexts a step = 2 a micro-batch x {accumulation} accumulated" in plan.describe()
+def test_batch_shape(run_file, world_size, accumulation):
+    shape = batch_shape(load_config(run_file), world_size)
+    assert shape == BatchShape(8, 2, accumulation, world_size)
+    assert f"8 contexts a step = 2 a micro-batch x {accumulation} accumulated" in shape.describe()
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused_with_those_that_do(run_file):
     with pytest.raises(ConfigError) as caught:
-        batch_plan(load_config(run_file, ["train.micro_batch_contexts_per_rank=3"]), 2)
+        batch_shape(load_config(run_file, ["train.micro_batch_contexts_per_rank=3"]), 2)
     assert str(caught.value) == (
         "train.global_batch_contexts 8 is not a multiple of train.micro_batch_contexts_per_rank 3 "
         "x 2 ranks = 6; set train.micro_batch_contexts_per_rank to one of 1, 2, 4"
@@ -248,9 +248,9 @@ def test_a_micro_batch_that_does_not_divide_is_refused_with_those_that_do(run_fi
 
 def test_ranks_that_do_not_divide_are_refused_with_global_batches_that_fit(run_file):
     with pytest.raises(ConfigError, match=r"8 is not a multiple of .* 3 ranks = 6; .* 6 or 9"):
-        batch_plan(load_config(run_file), 3)
+        batch_shape(load_config(run_file), 3)
     with pytest.raises(ConfigError, match=r"set train\.global_batch_contexts to 16, or use"):
-        batch_plan(load_config(run_file), 16)
+        batch_shape(load_config(run_file), 16)
 
 
 # --- the model and the dataset

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_prep.format.shard import open_dataset
-from pipeline.config.batch_shape import BatchPlan
+from pipeline.config.batch_shape import BatchShape
 from pipeline.data.prefetch import BatchReader, Prefetcher
 from pipeline.data.source import ContextSource
 from pipeline.errors import DataError
@@ -18,8 +18,8 @@ from pipeline.errors import DataError
 @pytest.fixture(scope="module")
 def reader(toy_dataset):
     source = ContextSource([open_dataset(toy_dataset)], "train", 32)
-    plan = BatchPlan(global_batch=12, micro_batch=2, accumulation=3, world_size=2)
-    return BatchReader(source, seed=5, plan=plan, rank=1)
+    shape = BatchShape(global_batch=12, micro_batch=2, accumulation=3, world_size=2)
+    return BatchReader(source, seed=5, batch_shape=shape, rank=1)
 
 
 PLACES = [(step, micro) for step in (3, 4, 5) for micro in range(3)]
@@ -43,7 +43,7 @@ def test_it_reads_ahead_and_no_further(reader):
             asked.append((step, micro_step))
             return super().read(step, micro_step)
 
-    counting = Counting(reader.source, reader.seed, reader.plan, reader.rank)
+    counting = Counting(reader.source, reader.seed, reader.batch_shape, reader.rank)
     with Prefetcher(counting, 3, 6, ahead=2) as batches:
         deadline = time.monotonic() + 20
         while len(asked) < 3 and time.monotonic() < deadline:
@@ -77,7 +77,7 @@ def test_an_error_comes_with_its_batch(reader):
                 raise DataError("shard 7 is damaged")
             return super().read(step, micro_step)
 
-    damaged = Damaged(reader.source, reader.seed, reader.plan, reader.rank)
+    damaged = Damaged(reader.source, reader.seed, reader.batch_shape, reader.rank)
     with Prefetcher(damaged, 3, 6, ahead=5) as batches:
         batches.read(3, 0)
         batches.read(3, 1)

@@ -28,10 +28,6 @@ def test_ranks_talk_and_part(results):
     assert results["well"][:2] == ((5, ""), (5, ""))
 
 
-def test_an_answer_of_the_preparation_ends_all_ranks(results):
-    assert results["answered"][:2] == ((7, ""), (7, ""))
-
-
 def test_user_error_in_preparation_is_one_line_in_all(results):
     line = "pretrain: seed: -1 is not allowed\n"
     assert results["prepare"][:2] == ((2, line), (2, ""))

@@ -1,4 +1,4 @@
-"""Pairs of ranks that behave or fail as told; run by test_pipe_world.py.
+"""Pairs of ranks that behave or fail as told; run by test_world.py.
 
 Torch is imported once and every rank is a fork, which keeps the test short. Prints, as JSON, each
 mode's [exit code, stderr, seconds] of rank 0 and of rank 1.
@@ -19,38 +19,41 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import torch
 
 from pipeline.distributed import world as world_module
-from pipeline.distributed.world import World, launch
+from pipeline.distributed.ranks import Ranks
+from pipeline.distributed.world import World
 from pipeline.errors import ConfigError, DataError
 
-MODES = ("well", "answered", "prepare", "data", "bug", "killed", "busy")
+MODES = ("well", "prepare", "data", "bug", "killed", "busy")
 world_module.GRACE_S = 1.0
 
 
 def run(mode: str) -> int:
-    def prepare(placement):
-        time.sleep(0.5)  # the others wait for rank 0
-        if mode == "prepare":
-            raise ConfigError("seed: -1 is not allowed")
-        return 7 if mode == "answered" else None
+    with Ranks("pretrain") as ranks:
+        ranks.rendezvous()
+        if ranks.is_main:
+            time.sleep(0.5)  # the others wait for rank 0
+            if mode == "prepare":
+                raise ConfigError("seed: -1 is not allowed")
+        ranks.exit_code = body(mode, ranks.connect())
+    return ranks.exit_code
 
-    def body(world: World) -> int:
-        assert int(world.sum(torch.tensor([world.rank + 1]))) == 3
-        assert world.wishes() == (False, False)
-        if world.rank == 1:
-            os.kill(os.getpid(), signal.SIGHUP)  # the terminal closed
-        assert world.wishes() == (False, True)
-        assert world.wishes() == (False, False)
-        assert world.broadcast(f"from {world.rank}") == "from 0"
-        assert world.gather(world.rank * 10) == [0, 10]
-        world.barrier()
-        if world.rank == 1:
-            fail(mode)
-        if mode == "busy":
-            time.sleep(60)  # outside of any collective: nothing would tell this rank
-        world.barrier()
-        return 5
 
-    return launch(prepare, body)
+def body(mode: str, world: World) -> int:
+    assert int(world.sum(torch.tensor([world.rank + 1]))) == 3
+    assert world.wishes() == (False, False)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGHUP)  # the terminal closed
+    assert world.wishes() == (False, True)
+    assert world.wishes() == (False, False)
+    assert world.broadcast(f"from {world.rank}") == "from 0"
+    assert world.gather(world.rank * 10) == [0, 10]
+    world.barrier()
+    if world.rank == 1:
+        fail(mode)
+    if mode == "busy":
+        time.sleep(60)  # outside of any collective: nothing would tell this rank
+    world.barrier()
+    return 5
 
 
 def fail(mode: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs of the engine by one or two ranks, one after another; run by test_pipe_engine.py.
+"""Runs of the engine by one or two ranks, one after another; run by test_engine.py.
 
     worker_engine.py OUTPUT CASES.json
 
@@ -26,12 +26,13 @@ from deepspeed.accelerator import get_accelerator
 
 from pipeline.checkpoint.manager import Checkpoints
 from pipeline.config.run import load_config
-from pipeline.distributed.world import World, launch
+from pipeline.distributed.ranks import Ranks
+from pipeline.distributed.world import World
 from pipeline.engine import engine
 from pipeline.engine.engine import Engine
-from pipeline.train.preflight import Plan, check_run
+from pipeline.train.preflight import CheckedRun, check_run
 from pipeline.train.reload_check import NextBatchLoss
-from pipeline.train.run import new_model, start
+from pipeline.train.start import new_model, start
 from pipeline.train.step import take_step
 
 NUM_STEPS, NUM_MORE = 8, 2
@@ -52,18 +53,20 @@ def train(world: World, output: Path, case: dict[str, Any]) -> int:
     overrides = [f"run_dir={folder}", *case["overrides"]]
     if case["after"]:
         overrides.append(f"checkpoint.resume={output / case['after']}")
-    plan = check_run(load_config(case["config"], overrides), world.size)
-    checkpoints = Checkpoints(folder, plan.config.checkpoint, world, NextBatchLoss(plan, world))
-    trained, state = start(plan, world, checkpoints, new_model)
+    checked = check_run(load_config(case["config"], overrides), world.size)
+    checkpoints = Checkpoints(
+        folder, checked.config.checkpoint, world, NextBatchLoss(checked, world)
+    )
+    trained, state = start(checked, world, checkpoints, new_model)
     seen: dict[str, Any] = {"before": parameters(trained)}
     if not case["after"]:
-        seen["steps"] = steps(trained, plan, world, range(NUM_STEPS))
+        seen["steps"] = steps(trained, checked, world, range(NUM_STEPS))
         seen["parameters"] = parameters(trained)
-        samples = NUM_STEPS * plan.batches.global_batch
+        samples = NUM_STEPS * checked.batch_shape.global_batch
         state = replace(state, step=NUM_STEPS, samples=samples, skipped_steps=1)
         checkpoints.save(trained, state)
     assert state.step == NUM_STEPS
-    seen["more"] = steps(trained, plan, world, range(NUM_STEPS, NUM_STEPS + NUM_MORE))
+    seen["more"] = steps(trained, checked, world, range(NUM_STEPS, NUM_STEPS + NUM_MORE))
     seen["later"] = parameters(trained)
     folder.mkdir(exist_ok=True)
     torch.save(seen, folder / f"rank-{world.rank}.pt")
@@ -71,13 +74,15 @@ def train(world: World, output: Path, case: dict[str, Any]) -> int:
     return 0
 
 
-def steps(engine: Engine, plan: Plan, world: World, numbers: range) -> list[tuple[Any, ...]]:
+def steps(
+    engine: Engine, checked: CheckedRun, world: World, numbers: range
+) -> list[tuple[Any, ...]]:
     """(was it applied, gradient norm, did nothing change, metrics) of each step."""
     seen = []
     for step in numbers:
         before = parameters(engine)
         with poisoned(engine, step == POISONED_STEP and world.rank == world.size - 1):
-            report = take_step(engine, plan.source, plan.config, plan.batches, world, step)
+            report = take_step(engine, checked, world, step)
         same = all(torch.equal(before[n], p) for n, p in parameters(engine).items())
         update = report.update
         seen.append((update.applied, update.gradient_norm, same, report.metrics(world)))
@@ -116,7 +121,10 @@ def start_rank(rank: int, size: int, port: int, body) -> int:
     try:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        code = launch(lambda _: None, body)
+        with Ranks("pretrain") as ranks:
+            ranks.rendezvous()
+            ranks.exit_code = body(ranks.connect())
+        code = ranks.exit_code
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

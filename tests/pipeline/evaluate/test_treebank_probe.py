@@ -12,8 +12,8 @@ from gpst.model.gpst import GPSTModel
 from gpst.tree import left_branching, right_branching
 from pipeline.config.run import load_config
 from pipeline.errors import ConfigError, DataError
-from pipeline.evaluate.treebank_probe import TreebankProbe
-from pipeline.train.pretrain import _check
+from pipeline.evaluate.treebank_probe import TreebankProbe, check_best_metric, open_treebank_probe
+from pipeline.train.preflight import check_run
 
 TREES = """\
 (S (NP (D w1) (N w2)) (VP (V w3) (N w4)))
@@ -62,19 +62,21 @@ def test_rank_0_measures_and_gpt2_has_no_trees(toy_dataset, treebank):
     assert probe.evaluate(torch.nn.Linear(1, 1), MAIN) == {}  # type: ignore[arg-type]
 
 
-def checked(toy_config, *overrides):
-    return _check(load_config(toy_config, ["evaluate.every_steps=2", *overrides]), 1)
+def check(toy_config, *overrides):
+    checked = check_run(load_config(toy_config, ["evaluate.every_steps=2", *overrides]), 1)
+    check_best_metric(checked.config)
+    open_treebank_probe(checked.config, checked.source)
 
 
 def test_a_treebank_that_cannot_be_read_is_said_before_training(toy_config, tmp_path):
     with pytest.raises(DataError, match="absent"):
-        checked(toy_config, f"evaluate.treebank={tmp_path / 'absent'}")
+        check(toy_config, f"evaluate.treebank={tmp_path / 'absent'}")
 
 
 def test_the_best_metric_is_one_that_is_measured(toy_config, treebank):
     with pytest.raises(ConfigError, match=r"'eval/perplexity' is not measured; known are eval/"):
-        checked(toy_config, "checkpoint.best_metric=eval/perplexity")
+        check(toy_config, "checkpoint.best_metric=eval/perplexity")
     with pytest.raises(ConfigError, match="eval/f1"):
-        checked(toy_config, "checkpoint.best_metric=eval/f1")
-    checked(toy_config, "checkpoint.best_metric=eval/f1", f"evaluate.treebank={treebank}")
-    checked(toy_config, "checkpoint.best_metric=eval/structure/height")
+        check(toy_config, "checkpoint.best_metric=eval/f1")
+    check(toy_config, "checkpoint.best_metric=eval/f1", f"evaluate.treebank={treebank}")
+    check(toy_config, "checkpoint.best_metric=eval/structure/height")

@@ -59,7 +59,7 @@ class RecordingEngine:
 
 
 @pytest.fixture
-def plan(toy_run, tmp_path):
+def checked(toy_run, tmp_path):
     run = toy_run(Path("unused"))
     run["structure"] = {"noise_start": 1.0, "noise_end": 0.0}
     run["train"] |= {"spike_deviations": 2.0, "spike_window_steps": 2}
@@ -68,82 +68,78 @@ def plan(toy_run, tmp_path):
     return check_run(load_config(path), RANKS)
 
 
-def step_with(plan: Any, rank: int = 1, **options: Any) -> tuple[RecordingEngine, Any]:
+def step_with(checked: Any, rank: int = 1, **options: Any) -> tuple[RecordingEngine, Any]:
     engine = RecordingEngine()
     world: Any = SimpleNamespace(
         size=RANKS, rank=rank, device=torch.device("cpu"), sum=lambda values: values * RANKS
     )
-    return engine, take_step(
-        engine,
-        plan.source,
-        plan.config,
-        plan.batches,
-        world,
-        STEP,
-        **options,  # type: ignore
-    )
+    return engine, take_step(engine, checked, world, STEP, **options)  # type: ignore[arg-type]
 
 
-def test_the_scale_undoes_the_means_over_ranks_and_micro_steps(plan):
-    engine, _ = step_with(plan)
-    assert plan.batches.accumulation == ACCUMULATION
+def test_the_scale_undoes_the_means_over_ranks_and_micro_steps(checked):
+    engine, _ = step_with(checked)
+    assert checked.batch_shape.accumulation == ACCUMULATION
     assert [call.scale for call in engine.calls] == [RANKS * ACCUMULATION] * ACCUMULATION
     assert engine.backwards == [share * RANKS * ACCUMULATION for share in SHARES]
 
 
-def test_every_micro_batch_gets_the_steps_schedule_and_the_global_counts(plan):
-    engine, report = step_with(plan)
-    now = schedule(plan.config, STEP)
+def test_every_micro_batch_gets_the_steps_schedule_and_the_global_counts(checked):
+    engine, report = step_with(checked)
+    now = schedule(checked.config, STEP)
     assert 0.0 < now.noise < 1.0
     assert engine.rates == [(now.learning_rate, now.parser_learning_rate)]
-    samples = plan.source.sample(plan.config.seed, step_samples(STEP, plan.batches.global_batch))
+    samples = checked.source.sample(
+        checked.config.seed, step_samples(STEP, checked.batch_shape.global_batch)
+    )
     for call in engine.calls:
         assert (call.noise, call.temperature) == (now.noise, now.temperature)
-        assert call.counts == plan.source.counts(samples) == report.counts
+        assert call.counts == checked.source.counts(samples) == report.counts
     assert report.step == STEP
     assert report.scheduled == now
     assert report.update == Update(True, 1.25)
     assert report.micro_batches == ACCUMULATION
 
 
-def test_each_micro_batch_has_random_numbers_of_its_own(plan):
+def test_each_micro_batch_has_random_numbers_of_its_own(checked):
     for rank in range(RANKS):
-        engine, _ = step_with(plan, rank)
+        engine, _ = step_with(checked, rank)
         for micro_step, call in enumerate(engine.calls):
-            torch.manual_seed(micro_seed(plan.config.seed, STEP, micro_step, rank))
+            torch.manual_seed(micro_seed(checked.config.seed, STEP, micro_step, rank))
             assert call.random == torch.rand(()).item()
 
 
-def test_sums_are_over_the_micro_batches(plan):
-    _, report = step_with(plan)
+def test_sums_are_over_the_micro_batches(checked):
+    _, report = step_with(checked)
     assert report.sums.values["loss/token"].item() == sum(SHARES)
     assert report.sums.values["structure/height"].item() == 12.0
     assert report.sums.sizes == {"cells": 20, "edges": 40, "edges_over_tokens": 8, "levels": 10}
     assert report.sums.flops > 0
 
 
-def test_the_ranks_micro_batches_are_the_global_batch(plan):
+def test_the_ranks_micro_batches_are_the_global_batch(checked):
     found = [
         tuple(call.batch.tokens.tolist())
         for rank in range(RANKS)
-        for call in step_with(plan, rank)[0].calls
+        for call in step_with(checked, rank)[0].calls
     ]
-    samples = step_samples(STEP, plan.batches.global_batch).reshape(len(found), -1)
+    samples = step_samples(STEP, checked.batch_shape.global_batch).reshape(len(found), -1)
     expected = [
-        tuple(plan.source.batch(plan.source.sample(plan.config.seed, part)).tokens.tolist())
+        tuple(
+            checked.source.batch(checked.source.sample(checked.config.seed, part)).tokens.tolist()
+        )
         for part in samples
     ]
     assert found == expected
 
 
-def test_the_guard_judges_the_loss_of_all_ranks_and_stops_the_last_micro_step(plan):
+def test_the_guard_judges_the_loss_of_all_ranks_and_stops_the_last_micro_step(checked):
     calm = LossAverage(count=5, mean=sum(SHARES) * RANKS, variance=0.01)
-    engine, report = step_with(plan, spikes=calm)
+    engine, report = step_with(checked, spikes=calm)
     assert report.spike is None
     assert report.spikes == calm.with_loss(sum(SHARES) * RANKS, 2)
     assert all(math.isfinite(loss) for loss in engine.backwards)
     low = LossAverage(count=5, mean=1.0, variance=0.01)
-    engine, report = step_with(plan, spikes=low)
+    engine, report = step_with(checked, spikes=low)
     assert report.spike == sum(SHARES) * RANKS
     assert report.spikes == low
     assert math.isfinite(engine.backwards[0])

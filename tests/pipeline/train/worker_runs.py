@@ -38,7 +38,7 @@ def record_steps(file: Path, last_step: int | None) -> None:
     """Makes the training loop write down what it trained on, and die in `last_step`."""
     plain = trainer.take_step
 
-    def take_step(engine, source, config, plan, world, step, *, batches, **options):
+    def take_step(engine, checked, world, step, batches, spikes):
         rows = []
 
         class Recording:
@@ -48,7 +48,7 @@ def record_steps(file: Path, last_step: int | None) -> None:
                 rows.extend(part.tolist() for part in np.split(batch.tokens.numpy(), ends[:-1]))
                 return batch
 
-        report = plain(engine, source, config, plan, world, step, batches=Recording(), **options)
+        report = plain(engine, checked, world, step, Recording(), spikes)
         with open(file, "a") as stream:
             stream.write(json.dumps({"step": step, "rank": world.rank, "rows": rows}) + "\n")
         if step == last_step:
