@@ -24,7 +24,8 @@ from rank_server import Fork, RankServer
 # or Triton compiles; and the inner loops of a search and of the chart's passes, where the checks
 # would take as long as the work: tests/gpst/test_shapes.py checks those once.
 _CHECKED = {
-    "gpst": "batch layers model",
+    "gpst": "batch layers",
+    "gpst.model": "classifier generator gpst gpt2 losses output parser statistics",
     "gpst.chart": "atoms decode inside outside packing plan",
     "gpst.kernels": "attention packed_linear",
     "gpst.search": "batches constraints generate induced parse precision sample_words sampling",

@@ -232,7 +232,7 @@ def build_plan(
     window: int = 2,
     schedule: str = "score",
     inner: Bool[np.ndarray, "N"] | None = None,
-    atoms: AtomRule = "constrain_tree",
+    atoms: str = "constrain_tree",
     num_threads: int = 1,
     pin: bool = False,
 ) -> ChartPlan:
