@@ -17,7 +17,23 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from jaxtyping import install_import_hook
 from rank_server import Fork, RankServer
+
+# Shapes and types are checked at every call of these, before any is imported. Left out: what numba
+# or Triton compiles; and the inner loops of a search and of the chart's passes, where the checks
+# would take as long as the work: tests/gpst/test_shapes.py checks those once.
+_CHECKED = {
+    "gpst": "batch layers",
+    "gpst.model": "classifier generator gpst gpt2 losses output parser statistics",
+    "gpst.chart": "atoms decode inside outside packing plan",
+    "gpst.kernels": "attention packed_linear",
+    "gpst.search": "batches constraints generate induced parse precision sample_words sampling",
+}
+install_import_hook(
+    [f"{package}.{name}" for package, names in _CHECKED.items() for name in names.split()],
+    "beartype.beartype",
+)
 
 if not torch.cuda.is_available():
     # Triton's kernels run in its interpreter; it has to know before it is imported.

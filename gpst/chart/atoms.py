@@ -16,18 +16,21 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Bool, Int64, Real
 
 AtomRule = Literal["constrain_tree", "constrain_chart"]
 
 
-def inner_first(scores: np.ndarray, inner: np.ndarray) -> np.ndarray:
+def inner_first(
+    scores: Real[np.ndarray, "N"], inner: Bool[np.ndarray, "N"]
+) -> Real[np.ndarray, "N"]:
     """Numbers in the place of scores: the same order, but boundaries inside atoms before others.
 
     Args:
-        scores: (N,) of the boundary after each token.
-        inner: (N,) whether the boundary lies inside an atom.
+        scores: of the boundary after each token.
+        inner: whether the boundary lies inside an atom.
     Returns:
-        (N,) all different; of equal scores the smaller boundary has the higher one, so that ties
+        all different; of equal scores the smaller boundary has the higher one, so that ties
         are broken as they are among scores.
     """
     position = np.arange(len(scores))
@@ -36,17 +39,19 @@ def inner_first(scores: np.ndarray, inner: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def cutting_edges(edges: np.ndarray, spans: np.ndarray, inner: np.ndarray) -> np.ndarray:
+def cutting_edges(
+    edges: Int64[np.ndarray, "E 4"], spans: Int64[np.ndarray, "C 2"], inner: Bool[np.ndarray, "N"]
+) -> Int64[np.ndarray, "forbidden"]:
     """The edges that no tree may take: their split lies inside an atom, and their cell does not.
 
     A tree without them is one in which every atom is a constituent.
 
     Args:
-        edges: (E, 4) left, right, parent, cut.
-        spans: (C, 2) first and last token of each cell.
-        inner: (N,) whether the boundary after a token lies inside an atom.
+        edges: left, right, parent, cut.
+        spans: first and last token of each cell.
+        inner: whether the boundary after a token lies inside an atom.
     Returns:
-        (F,) numbers of edges, rising.
+        numbers of edges, rising.
     """
     before = np.concatenate(([0], np.cumsum(inner)))
     first, last = spans[edges[:, 2]].T

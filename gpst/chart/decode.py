@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gpst.chart.plan import ChartPlan
@@ -20,24 +21,24 @@ from gpst.tree import Tree
 class InducedTrees:
     """The trees of all S sentences with N tokens; M = 2N - S nodes in post-order."""
 
-    best_edge: Tensor
-    """(C - N,) edge of the best split of each cell that is not a token."""
-    marked: Tensor
-    """(C,) 1 for cells of the trees, else 0."""
-    nodes: Tensor
-    """(M,) cells of the trees, sentence after sentence, each in post-order."""
-    place: Tensor
-    """(C,) place of each marked cell in `nodes`; meaningless for others."""
+    best_edge: Int64[Tensor, "I"]
+    """Edge of the best split of each cell that is not a token."""
+    marked: Int64[Tensor, "C"]
+    """1 for cells of the trees, else 0."""
+    nodes: Int64[Tensor, "M"]
+    """Cells of the trees, sentence after sentence, each in post-order."""
+    place: Int64[Tensor, "C"]
+    """Place of each marked cell in `nodes`; meaningless for others."""
 
 
-def without_cutting(plan: ChartPlan, scores: Tensor) -> Tensor:
-    """The scores of edges (E,), -inf for those that no tree may take."""
+def without_cutting(plan: ChartPlan, scores: Float[Tensor, "E"]) -> Float[Tensor, "E"]:
+    """The scores of edges, -inf for those that no tree may take."""
     return scores.index_fill(0, plan.cutting, -torch.inf) if len(plan.cutting) else scores
 
 
 @torch.no_grad()
-def decode(plan: ChartPlan, scores: Tensor) -> InducedTrees:
-    """The best tree of each sentence under the edge scores (E,)."""
+def decode(plan: ChartPlan, scores: Float[Tensor, "E"]) -> InducedTrees:
+    """The best tree of each sentence under the edge scores."""
     scores = without_cutting(plan, scores)
     best_edge = torch.empty_like(plan.edge_start)
     for level in plan.levels:

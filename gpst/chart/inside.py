@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -30,16 +31,16 @@ from gpst.layers.composition import Composition
 class InsideOutput:
     """What the inside pass gives; C cells, E edges, width D."""
 
-    inside_ae: Tensor
-    """(C, D) with live weights: for the outside pass."""
-    inside_ar: Tensor
-    """(C, D) the same values with constant weights: for the generative model."""
-    heights: Tensor
-    """(C,) expected height of each cell's tree, in edges; fp32."""
-    scores: Tensor
-    """(E,) s_e, without gradient."""
-    weights: Tensor
-    """(E,) a_e, without gradient."""
+    inside_ae: Float[Tensor, "C D"]
+    """With live weights: for the outside pass."""
+    inside_ar: Float[Tensor, "C D"]
+    """The same values with constant weights: for the generative model."""
+    heights: Float[Tensor, "C"]
+    """Expected height of each cell's tree, in edges; fp32."""
+    scores: Float[Tensor, "E"]
+    """s_e, without gradient."""
+    weights: Float[Tensor, "E"]
+    """a_e, without gradient."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class _Settings:
 def inside(
     plan: ChartPlan,
     composition: Composition,
-    leaves: Tensor,
+    leaves: Float[Tensor, "N D"],
     temperature: float = 1.0,
     gradient_stop: bool = True,
     recompute: bool = False,
@@ -63,7 +64,7 @@ def inside(
     """Inside vectors of every cell.
 
     Args:
-        leaves: (N, D) inside vectors of the tokens.
+        leaves: inside vectors of the tokens.
         temperature: T of the softmax over the splits of a cell.
         gradient_stop: false gives `inside_ar` live weights as well (ablation).
         recompute: keep no activations of f_alpha; compute them again in the backward pass.
@@ -76,7 +77,7 @@ def inside(
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
 
 
-def _pairs(plan: ChartPlan, level: Level, table: Tensor) -> Pairs:
+def _pairs(plan: ChartPlan, level: Level, table: Float[Tensor, "C D"]) -> Pairs:
     return Pairs(table, plan.left[level.edges], table, plan.right[level.edges])
 
 
@@ -86,8 +87,10 @@ def _offsets(plan: ChartPlan, level: Level) -> Tensor:
     return torch.nn.functional.pad(begin, (0, 1), value=level.last_edge - level.first_edge)
 
 
-def _edge_heights(plan: ChartPlan, level: Level, heights: Tensor) -> Tensor:
-    """(edges of the level,) 1 + max(h_l, h_r)."""
+def _edge_heights(
+    plan: ChartPlan, level: Level, heights: Float[Tensor, "C"]
+) -> Float[Tensor, "edges"]:
+    """1 + max(h_l, h_r)."""
     edges = level.edges
     return 1.0 + torch.maximum(heights[plan.left[edges]], heights[plan.right[edges]])
 
@@ -95,13 +98,13 @@ def _edge_heights(plan: ChartPlan, level: Level, heights: Tensor) -> Tensor:
 def _mix(
     settings: _Settings,
     level: Level,
-    vectors: Tensor,
-    edge_heights: Tensor,
-    table: Tensor,
-    inverse_std: Tensor,
-    heights: Tensor,
-    scores: Tensor,
-    weights: Tensor,
+    vectors: Float[Tensor, "edges D"],
+    edge_heights: Float[Tensor, "edges"],
+    table: Float[Tensor, "C D"],
+    inverse_std: Float[Tensor, "C 1"],
+    heights: Float[Tensor, "C"],
+    scores: Float[Tensor, "E"],
+    weights: Float[Tensor, "E"],
 ) -> None:
     """Fills the level's rows of the tables and its weights from its edges' vectors and scores."""
     dim = vectors.shape[1]
@@ -187,9 +190,13 @@ class _Inside(torch.autograd.Function):
 
 
 def _into_tables(
-    table: Tensor, from_ae: Tensor | None, from_ar: Tensor | None, two: bool, dtype: torch.dtype
-) -> Tensor:
-    """(R, C, D) gradients of the inside vectors: of all routes, and of the second alone."""
+    table: Float[Tensor, "C D"],
+    from_ae: Float[Tensor, "C D"] | None,
+    from_ar: Float[Tensor, "C D"] | None,
+    two: bool,
+    dtype: torch.dtype,
+) -> Float[Tensor, "R C D"]:
+    """Gradients of the inside vectors: of all routes, and of the second alone."""
     into = torch.zeros(1 + two, *table.shape, dtype=dtype, device=table.device)
     for incoming in (from_ae, from_ar):
         if incoming is not None:
@@ -202,16 +209,16 @@ def _into_tables(
 def _through_softmax(
     settings: _Settings,
     level: Level,
-    vectors: Tensor,
-    mixed: Tensor,
-    heights: Tensor,
-    weights: Tensor,
-    into_heights: Tensor,
-) -> Tensor:
+    vectors: Float[Tensor, "edges D"],
+    mixed: Float[Tensor, "R cells D"],
+    heights: Float[Tensor, "C"],
+    weights: Float[Tensor, "E"],
+    into_heights: Float[Tensor, "C"],
+) -> Float[Tensor, "edges"]:
     """Gradient of the scores of a level's edges; sends the heights' down to the children.
 
     Args:
-        vectors: (edges, D) m_e. mixed: (R, cells, D) gradient of sum_e a_e m_e.
+        vectors: m_e. mixed: gradient of sum_e a_e m_e.
     """
     plan = settings.plan
     live = mixed[0] - mixed[1] if len(mixed) == 2 else mixed[0]
@@ -238,12 +245,12 @@ def _through_softmax(
 def _through_dense_softmax(
     settings: _Settings,
     level: Level,
-    vectors: Tensor,
-    live: Tensor,
-    edge_heights: Tensor,
-    weights: Tensor,
-    into_heights: Tensor,
-) -> tuple[Tensor, Tensor]:
+    vectors: Float[Tensor, "edges D"],
+    live: Float[Tensor, "cells D"],
+    edge_heights: Float[Tensor, "edges"],
+    weights: Float[Tensor, "E"],
+    into_heights: Float[Tensor, "C"],
+) -> tuple[Float[Tensor, "edges"], Float[Tensor, "edges"]]:
     """Gradients of the scores and of the heights of a level's edges, block by block."""
     into_scores = torch.empty_like(weights[level.edges])
     into_edge_heights = torch.empty_like(into_scores)

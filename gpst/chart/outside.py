@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -33,12 +34,15 @@ class _Settings:
 
 
 def outside(
-    plan: ChartPlan, decomposition: Decomposition, inside_ae: Tensor, recompute: bool = False
-) -> Tensor:
-    """(N, D) outside vectors of the tokens.
+    plan: ChartPlan,
+    decomposition: Decomposition,
+    inside_ae: Float[Tensor, "C D"],
+    recompute: bool = False,
+) -> Float[Tensor, "N D"]:
+    """Outside vectors of the tokens.
 
     Args:
-        inside_ae: (C, D) inside vectors, the route with live weights.
+        inside_ae: inside vectors, the route with live weights.
         recompute: keep no activations of f_beta; compute them again in the backward pass.
     """
     settings = _Settings(plan, decomposition, torch.is_grad_enabled(), recompute)
@@ -46,11 +50,13 @@ def outside(
     return _Outside.apply(settings, inside_ae, decomposition.root, *parameters)  # type: ignore[no-any-return]
 
 
-def segment_softmax(scores: Tensor, segment: Tensor, num_segments: int) -> Tensor:
+def segment_softmax(
+    scores: Float[Tensor, "P"], segment: Int64[Tensor, "P"], num_segments: int
+) -> Float[Tensor, "P"]:
     """Softmax within segments.
 
     Args:
-        scores: (M,). segment: (M,) from 0 to num_segments - 1, each at least once.
+        segment: from 0 to num_segments - 1, each at least once.
     """
     top = scores.new_empty(num_segments)
     top.scatter_reduce_(0, segment, scores, "amax", include_self=False)
@@ -59,8 +65,8 @@ def segment_softmax(scores: Tensor, segment: Tensor, num_segments: int) -> Tenso
     return exponent / total[segment]
 
 
-def _as_siblings(plan: ChartPlan) -> Tensor:
-    """(2E,) row of each message's sibling in `Siblings.values`: of a left child the right one's."""
+def _as_siblings(plan: ChartPlan) -> Int64[Tensor, "_"]:
+    """Row of each message's sibling in `Siblings.values`: of a left child the right one's."""
     return plan.message_sibling + (1 - plan.message_side) * plan.num_cells
 
 
@@ -79,13 +85,18 @@ def _pairs(
     )
 
 
-def _offsets(child: Tensor, size: int) -> Tensor:
-    """(size + 1,) where the messages to each child begin; they are sorted by child."""
+def _offsets(child: Int64[Tensor, "P"], size: int) -> Int64[Tensor, "{size}+1"]:
+    """Where the messages to each child begin; they are sorted by child."""
     return torch.searchsorted(child, torch.arange(size + 1, device=child.device))
 
 
-def _into_scores(vectors: Tensor, weights: Tensor, child: Tensor, mixed: Tensor) -> Tensor:
-    """Gradient of the messages' scores from that of the children's vectors, (children, D)."""
+def _into_scores(
+    vectors: Float[Tensor, "P D"],
+    weights: Float[Tensor, "P"],
+    child: Int64[Tensor, "P"],
+    mixed: Float[Tensor, "children D"],
+) -> Float[Tensor, "P"]:
+    """Gradient of the messages' scores from that of the children's vectors."""
     if use_triton(vectors):
         from gpst.kernels.gpu.segments import segment_mix_backward
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Int64, Integer
 from torch import Tensor
 
 _ALIGNED = 16
@@ -16,7 +17,9 @@ def _room(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def views_of(packed: Tensor, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+def views_of(
+    packed: Int64[Tensor, "total"], sizes: Mapping[str, int]
+) -> dict[str, Int64[Tensor, "_"]]:
     """The columns of the given sizes in a packed tensor, in their order."""
     views, first = {}, 0
     for name, size in sizes.items():
@@ -25,8 +28,10 @@ def views_of(packed: Tensor, sizes: Mapping[str, int]) -> dict[str, Tensor]:
     return views
 
 
-def pack(columns: Mapping[str, np.ndarray], pin: bool) -> tuple[Tensor, dict[str, Tensor]]:
-    """(an int64 tensor on the CPU that holds all columns, the views of each).
+def pack(
+    columns: Mapping[str, Integer[np.ndarray, "_"]], pin: bool
+) -> tuple[Int64[Tensor, "total"], dict[str, Int64[Tensor, "_"]]]:
+    """(a tensor on the CPU that holds all columns, the views of each).
 
     Args:
         pin: use page-locked memory, from which a GPU copies without its host.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gpst.chart.pair_weights import LayerWeights, Sums
@@ -32,14 +33,14 @@ def pairs_a_chunk(device_type: str, size: int) -> int:
 class Pairs(NamedTuple):
     """P pairs of rows of two tables; for a decomposition also which child and which sibling."""
 
-    first_table: Tensor
-    first: Tensor
-    second_table: Tensor
-    second: Tensor
-    side: Tensor | None = None
-    """(P,) 0 when the child is the left one, 1 when it is the right one."""
-    sibling: Tensor | None = None
-    """(P,) row of the second vector, as the sibling on its side, in `Siblings.values`."""
+    first_table: Float[Tensor, "rows D"]
+    first: Int64[Tensor, "P"]
+    second_table: Float[Tensor, "rows2 D"]
+    second: Int64[Tensor, "P"]
+    side: Int64[Tensor, "P"] | None = None
+    """0 when the child is the left one, 1 when it is the right one."""
+    sibling: Int64[Tensor, "P"] | None = None
+    """Row of the second vector, as the sibling on its side, in `Siblings.values`."""
 
     def chunk(self, chunk: slice) -> Pairs:
         side = None if self.side is None else self.side[chunk]
@@ -48,8 +49,7 @@ class Pairs(NamedTuple):
             first=self.first[chunk], second=self.second[chunk], side=side, sibling=sibling
         )
 
-    def gather(self) -> Tensor:
-        """(2, P, D)"""
+    def gather(self) -> Float[Tensor, "2 P D"]:
         dim = self.first_table.shape[1]
         rows = self.first_table.new_empty(2, len(self.first), dim)
         torch.index_select(self.first_table, 0, self.first, out=rows[0])
@@ -60,20 +60,20 @@ class Pairs(NamedTuple):
 class Incoming(NamedTuple):
     """What flows back into the vectors and scores of P pairs, by R routes; route 0 is their sum."""
 
-    cells: Tensor
-    """(R, cells, D) gradient of the weighted sum that a pair takes part in."""
-    cell: Tensor
-    """(P,) which of the cells that is."""
-    weights: Tensor
-    """(P,) the pair's weight in the sum."""
-    scores: Tensor
-    """(P,) gradient of the scores."""
+    cells: Float[Tensor, "R cells D"]
+    """Gradient of the weighted sum that a pair takes part in."""
+    cell: Int64[Tensor, "P"]
+    """Which of the cells that is."""
+    weights: Float[Tensor, "P"]
+    """The pair's weight in the sum."""
+    scores: Float[Tensor, "P"]
+    """Gradient of the scores."""
 
     def chunk(self, chunk: slice) -> Incoming:
         return Incoming(self.cells, self.cell[chunk], self.weights[chunk], self.scores[chunk])
 
-    def vectors(self) -> Tensor:
-        """(R, P, D) gradient of the vectors."""
+    def vectors(self) -> Float[Tensor, "R P D"]:
+        """Gradient of the vectors."""
         return self.cells.index_select(1, self.cell).mul_(self.weights.unsqueeze(1))
 
 
@@ -132,19 +132,21 @@ class PairPass:
         self._masks = 0
         self._levels: list[list[tuple[int, _Kept | None]]] = []
 
-    def project_siblings(self, inside: Tensor) -> None:
-        """Of a decomposition, before its first level. Args: inside: (C, D) of all cells."""
+    def project_siblings(self, inside: Float[Tensor, "C D"]) -> None:
+        """Of a decomposition, before its first level. Args: inside: of all cells."""
         keep = self.sums is not None and not self._recompute
         chunks = self._chunks(len(inside))
         self.siblings = Siblings(self._maps[1:], inside.to(self.dtype), chunks, keep)
 
-    def siblings_backward(self, inside: Tensor, into_inside: Tensor) -> None:
-        """After the last level that goes back. Args: into_inside: (C, D), added to."""
+    def siblings_backward(
+        self, inside: Float[Tensor, "C D"], into_inside: Float[Tensor, "C D"]
+    ) -> None:
+        """After the last level that goes back. Args: into_inside: added to."""
         if self.siblings is not None:
             self.siblings.backward(inside.to(self.dtype), into_inside)
 
-    def forward(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """(vectors (P, D), scores (P,) in fp32) of the pairs of one level."""
+    def forward(self, pairs: Pairs) -> tuple[Float[Tensor, "P D"], Float[Tensor, "P"]]:
+        """(vectors, scores in fp32) of the pairs of one level."""
         size, dim = len(pairs.first), pairs.first_table.shape[1]
         exact = torch.promote_types(self.dtype, torch.float32)
         vectors = torch.empty(size, dim, dtype=self.dtype, device=self.device)
@@ -160,13 +162,17 @@ class PairPass:
         return vectors, scores
 
     def backward(
-        self, pairs: Pairs, incoming: Incoming, into_first: Tensor, into_second: Tensor
+        self,
+        pairs: Pairs,
+        incoming: Incoming,
+        into_first: Float[Tensor, "R rows D"],
+        into_second: Float[Tensor, "R rows2 D"],
     ) -> None:
         """Adds the gradients of the last level that is left.
 
         Args:
             pairs: those given to `forward`, with the same values in their tables.
-            into_first, into_second: (R, rows, D) gradients of the two tables, added to.
+            into_first, into_second: gradients of the two tables, added to.
         """
         if not self._levels:
             raise RuntimeError("the graph of a chart goes back once; compute the chart again")
@@ -197,8 +203,8 @@ class PairPass:
         self,
         pairs: Pairs,
         keep: bool,
-        vectors: Tensor | None = None,
-        scores: Tensor | None = None,
+        vectors: Float[Tensor, "P D"] | None = None,
+        scores: Float[Tensor, "P"] | None = None,
     ) -> _Kept:
         rows = pairs.gather().to(self.dtype)
         compared = 1 if self.siblings else 2
@@ -219,7 +225,11 @@ class PairPass:
         return _Kept(layers, kept_scores, out, inverse_std)
 
     def _layer(
-        self, weights: LayerWeights, x: Tensor, side: Tensor | None, keep: bool
+        self,
+        weights: LayerWeights,
+        x: Float[Tensor, "2 P D"],
+        side: Int64[Tensor, "P"] | None,
+        keep: bool,
     ) -> _KeptLayer:
         heads, rows = weights.num_heads, x.flatten(0, 1)
         weight_mask, attention_mask, ffn_mask = self._draw(
@@ -250,8 +260,8 @@ class PairPass:
             found.append(self.siblings.values.index_select(0, pairs.sibling))
         return found
 
-    def _backward(self, kept: _Kept, pairs: Pairs, incoming: Incoming) -> Tensor:
-        """(R, 2, P, D) gradient of the pairs' rows."""
+    def _backward(self, kept: _Kept, pairs: Pairs, incoming: Incoming) -> Float[Tensor, "R 2 P D"]:
+        """Gradient of the pairs' rows."""
         into_vectors = incoming.vectors().to(self.dtype)
         into = pair.add_norm_backward(into_vectors, kept.vectors, kept.inverse_std)
         into = into.unsqueeze(1).expand(-1, 2, -1, -1)
@@ -269,8 +279,12 @@ class PairPass:
         return into
 
     def _layer_backward(
-        self, number: int, kept: _KeptLayer, into: Tensor, side: Tensor | None
-    ) -> Tensor:
+        self,
+        number: int,
+        kept: _KeptLayer,
+        into: Float[Tensor, "R 2 P D"],
+        side: Int64[Tensor, "P"] | None,
+    ) -> Float[Tensor, "R 2 P D"]:
         assert self.sums is not None
         assert kept.gelu_slope is not None
         weights, sums = self._layers[number], self.sums.layers[number]

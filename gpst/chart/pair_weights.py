@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gpst.kernels.product import add_product, pays, product
@@ -15,11 +16,11 @@ class Linear:
     def __init__(self, layer: nn.Linear, dtype: torch.dtype):
         self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Float[Tensor, "P I"]) -> Float[Tensor, "P O"]:
         return product(x, self.weight, self.bias)
 
-    def into_input(self, into: Tensor) -> Tensor:
-        """(R, M, I) gradient of the input from that of the output, (R, M, O)."""
+    def into_input(self, into: Float[Tensor, "R P O"]) -> Float[Tensor, "R P I"]:
+        """Gradient of the input from that of the output."""
         return product(into.flatten(0, 1), self.weight.T).unflatten(0, into.shape[:2])
 
 
@@ -38,8 +39,10 @@ class LayerWeights:
         self.attention_out = Linear(layer.attention_out, dtype)
         self.ffn_in, self.ffn_out = Linear(layer.ffn_in, dtype), Linear(layer.ffn_out, dtype)
 
-    def project(self, x: Tensor, side: Tensor | None) -> Tensor:
-        """(2, P, 3D) from (2, P, D). Roles: 0 and 1, or 0 and 2 - side."""
+    def project(
+        self, x: Float[Tensor, "2 P D"], side: Int64[Tensor, "P"] | None
+    ) -> Float[Tensor, "2 P 3*D"]:
+        """Queries, keys and values. Roles: 0 and 1, or 0 and 2 - side."""
         first = self.biases[0]
         second = self.biases[1] if side is None else self.biases.index_select(0, 2 - side)
         both = x.flatten(0, 1)
@@ -53,8 +56,8 @@ class LayerWeights:
             torch.addmm(bias, rows, self.packed.T, out=out)
         return packed
 
-    def into_projected(self, into: Tensor) -> Tensor:
-        """(R, M, D) gradient of the layer's input from that of the projections, (R, M, 3D)."""
+    def into_projected(self, into: Float[Tensor, "R P D3"]) -> Float[Tensor, "R P D"]:
+        """Gradient of the layer's input from that of the projections."""
         return product(into.flatten(0, 1), self.packed.T).unflatten(0, into.shape[:2])
 
 
@@ -65,8 +68,8 @@ class LinearSum:
         self.weight = torch.zeros_like(layer.weight, dtype=dtype)
         self.bias = torch.zeros_like(layer.bias, dtype=dtype)
 
-    def add(self, into: Tensor, x: Tensor) -> None:
-        """Args: into: (M, O) gradient of the output. x: (M, I) input."""
+    def add(self, into: Float[Tensor, "P O"], x: Float[Tensor, "P I"]) -> None:
+        """Args: into: gradient of the output. x: input."""
         add_product(self.weight, into, x)
         add_rows(self.bias, into)
 
@@ -81,8 +84,12 @@ class LayerSums:
         self.attention_out = LinearSum(layer.attention_out, dtype)
         self.ffn_in, self.ffn_out = LinearSum(layer.ffn_in, dtype), LinearSum(layer.ffn_out, dtype)
 
-    def add_projection(self, into: Tensor, x: Tensor, side: Tensor | None) -> None:
-        """Args: into: (2, P, 3D). x: (2, P, D)."""
+    def add_projection(
+        self,
+        into: Float[Tensor, "2 P D3"],
+        x: Float[Tensor, "2 P D"],
+        side: Int64[Tensor, "P"] | None,
+    ) -> None:
         add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
         add_rows(self.biases[0], into[0])
         if side is None:
@@ -128,7 +135,9 @@ class Sums:
         return into
 
 
-def add_rows(total: Tensor, into: Tensor, weight: Tensor | None = None) -> None:
+def add_rows(
+    total: Float[Tensor, "O"], into: Float[Tensor, "P O"], weight: Float[Tensor, "P"] | None = None
+) -> None:
     """total += the sum over the rows, weighted if so wished; a product, faster than `sum` here."""
     weight = into.new_ones(len(into)) if weight is None else weight
     if total.dtype == into.dtype:

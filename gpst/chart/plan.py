@@ -14,6 +14,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int64, Integer, Real
 from torch import Tensor
 
 from gpst.chart import merge, numbering
@@ -104,38 +105,38 @@ class ChartPlan:
     num_cells: int
     levels: tuple[Level, ...]
     outside_levels: tuple[OutsideLevel, ...]
-    left: Tensor
-    """(E,) cell of the left child."""
-    right: Tensor
-    """(E,) cell of the right child."""
-    parent: Tensor
-    """(E,) cell that the edge belongs to."""
-    cut: Tensor
-    """(E,) flat position of the last token of the left child: the boundary of the split."""
-    edge_start: Tensor
-    """(C - N,) first edge of each cell that is not a token."""
-    roots: Tensor
-    """(S,) cell of each sentence's root."""
-    postorder: Tensor
-    """(C,) all cells by sentence, end, then start descending: every tree's post-order."""
-    outside_row: Tensor
-    """(C,) row of each cell in the outside table; the S roots are rows 0..S-1."""
-    message_parent: Tensor
-    """(2E,) outside row of the parent that sends the message."""
-    message_sibling: Tensor
-    """(2E,) cell of the sibling."""
-    message_side: Tensor
-    """(2E,) 0 when the child is the left one, 1 when it is the right one."""
-    message_child: Tensor
-    """(2E,) outside row of the child, counted from the first row of its level."""
-    cutting: Tensor
-    """(F,) edges that no tree may take, for they cut an atom; none unless atoms constrain the tree
+    left: Int64[Tensor, "E"]
+    """Cell of the left child."""
+    right: Int64[Tensor, "E"]
+    """Cell of the right child."""
+    parent: Int64[Tensor, "E"]
+    """Cell that the edge belongs to."""
+    cut: Int64[Tensor, "E"]
+    """Flat position of the last token of the left child: the boundary of the split."""
+    edge_start: Int64[Tensor, "I"]
+    """First edge of each cell that is not a token."""
+    roots: Int64[Tensor, "S"]
+    """Cell of each sentence's root."""
+    postorder: Int64[Tensor, "C"]
+    """All cells by sentence, end, then start descending: every tree's post-order."""
+    outside_row: Int64[Tensor, "C"]
+    """Row of each cell in the outside table; the S roots are rows 0..S-1."""
+    message_parent: Int64[Tensor, "2*E"]
+    """Outside row of the parent that sends the message."""
+    message_sibling: Int64[Tensor, "2*E"]
+    """Cell of the sibling."""
+    message_side: Int64[Tensor, "2*E"]
+    """0 when the child is the left one, 1 when it is the right one."""
+    message_child: Int64[Tensor, "2*E"]
+    """Outside row of the child, counted from the first row of its level."""
+    cutting: Int64[Tensor, "forbidden"]
+    """Edges that no tree may take, for they cut an atom; none unless atoms constrain the tree
     alone."""
-    spans: np.ndarray
-    """(C, 2) first and last token of each cell, flat positions; stays on the CPU."""
-    sentence_lengths: np.ndarray
-    """(S,) tokens of each sentence; stays on the CPU."""
-    integers: Tensor
+    spans: Int64[np.ndarray, "C 2"]
+    """First and last token of each cell, flat positions; stays on the CPU."""
+    sentence_lengths: Int64[np.ndarray, "S"]
+    """Tokens of each sentence; stays on the CPU."""
+    integers: Int64[Tensor, "total"]
     """All of the tensors above, one after another, so that one copy moves them."""
 
     def internal(self, cells: slice) -> slice:
@@ -226,24 +227,24 @@ def _outside_levels(sizes: np.ndarray, messages: np.ndarray) -> tuple[OutsideLev
 
 
 def build_plan(
-    scores: np.ndarray,
-    sentence_lengths: np.ndarray,
+    scores: Real[np.ndarray, "N"],
+    sentence_lengths: Integer[np.ndarray, "S"],
     window: int = 2,
     schedule: str = "score",
-    inner: np.ndarray | None = None,
-    atoms: AtomRule = "constrain_tree",
+    inner: Bool[np.ndarray, "N"] | None = None,
+    atoms: str = "constrain_tree",
     num_threads: int = 1,
     pin: bool = False,
 ) -> ChartPlan:
     """The pruned chart of every sentence of a micro-batch (paper 3.1 and appendix).
 
     Args:
-        scores: (N,) score of the boundary after each token, of all sentences one after another;
+        scores: score of the boundary after each token, of all sentences one after another;
             the entry of a sentence's last token is not read. Only the order matters.
-        sentence_lengths: (S,) tokens of each sentence, at least 1.
+        sentence_lengths: tokens of each sentence, at least 1.
         window: W, at least 1.
         schedule: `score` or `height`.
-        inner: (N,) whether the boundary after a token lies inside an atom (a span that every tree
+        inner: whether the boundary after a token lies inside an atom (a span that every tree
             has as a constituent); none by default.
         atoms: whether cells may cross atoms; see atoms.py. No difference where there are none.
         num_threads: threads over sentences.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gpst.chart.pair_weights import Linear, LinearSum
@@ -22,7 +23,7 @@ class KeptScore(NamedTuple):
     after_gelu: Tensor
     gelu_slope: Tensor | None
     out: Tensor
-    """(M, S)"""
+    """(P, score width)"""
 
 
 class ScoreMap:
@@ -41,13 +42,15 @@ class ScoreMap:
         self._dense, self._out = (Linear(layer, dtype) for layer in linears)
         self._sums = sums
 
-    def forward(self, x: Tensor, keep: bool) -> KeptScore:
-        """Args: x: (M, D) in the type of computation. keep: `backward` will follow."""
+    def forward(self, x: Float[Tensor, "P D"], keep: bool) -> KeptScore:
+        """Args: x: in the type of computation. keep: `backward` will follow."""
         after, slope = pair.gelu(self._dense(x), keep)
         return KeptScore(after, slope, self._out(after))
 
-    def backward(self, kept: KeptScore, x: Tensor, into: Tensor) -> Tensor:
-        """(M, D) gradient of the input from that of the output, (M, S)."""
+    def backward(
+        self, kept: KeptScore, x: Float[Tensor, "P D"], into: Float[Tensor, "P score"]
+    ) -> Float[Tensor, "P D"]:
+        """Gradient of the input from that of the output."""
         assert self._sums is not None
         assert kept.gelu_slope is not None
         dense_sum, out_sum = self._sums
@@ -62,18 +65,24 @@ class Siblings:
 
     Args:
         maps: of a left, of a right sibling.
-        inside: (C, D) in the type of computation.
+        inside: in the type of computation.
         chunks: the cells, in parts.
         keep: keep the activations for the backward pass.
     """
 
     def __init__(
-        self, maps: Sequence[ScoreMap], inside: Tensor, chunks: Sequence[slice], keep: bool
+        self,
+        maps: Sequence[ScoreMap],
+        inside: Float[Tensor, "C D"],
+        chunks: Sequence[slice],
+        keep: bool,
     ):
         self._maps, self._chunks = maps, chunks
         found = [[each.forward(inside[chunk], keep) for chunk in chunks] for each in maps]
-        self.values = torch.cat([kept.out for of_map in found for kept in of_map])
-        """(2C, S): all cells as left, then all as right siblings."""
+        self.values: Float[Tensor, "2*C score"] = torch.cat(
+            [kept.out for of_map in found for kept in of_map]
+        )
+        """All cells as left, then all as right siblings."""
         self._kept = (
             [[kept._replace(out=self.values) for kept in of_map] for of_map in found]
             if keep
@@ -81,14 +90,14 @@ class Siblings:
         )
         self._into: Tensor | None = None
 
-    def add(self, row: Tensor, into: Tensor) -> None:
-        """Adds gradients (P, S) of the rows (P,) of `values`."""
+    def add(self, row: Int64[Tensor, "P"], into: Float[Tensor, "P score"]) -> None:
+        """Adds gradients of these rows of `values`."""
         if self._into is None:
             self._into = torch.zeros_like(self.values, dtype=into.dtype)
         self._into.index_add_(0, row, into)
 
-    def backward(self, inside: Tensor, into_inside: Tensor) -> None:
-        """Adds the gradient of the inside vectors, (C, D), to that of all that was added."""
+    def backward(self, inside: Float[Tensor, "C D"], into_inside: Float[Tensor, "C D"]) -> None:
+        """Adds the gradient of the inside vectors to that of all that was added."""
         if self._into is None:
             return
         of_maps = self._into.to(inside.dtype).view(len(self._maps), len(inside), -1)
