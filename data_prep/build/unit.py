@@ -22,7 +22,6 @@ import numpy as np
 from data_prep.build.encode import Encoder, TokenBatch
 from data_prep.build.heap import trim_heap
 from data_prep.build.job import Job
-from data_prep.compiled import compiled
 from data_prep.errors import SourceError
 from data_prep.files import write_atomically
 from data_prep.format.lock import lock_as_worker
@@ -37,6 +36,7 @@ from data_prep.text.encodings import FEW_BAD, MOST_BAD
 from data_prep.text.normalise import CleanBatch
 from data_prep.tokenizer.engines import Engine, get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
+from gpst.jit.compiled import compiled
 
 # a document of a unit: the hash of its text and its size
 DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])

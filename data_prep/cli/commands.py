@@ -36,7 +36,7 @@ def run(options: Namespace) -> int:
 
 def build(options: Namespace) -> int:
     """``build``: make a dataset directory, on this machine or as one of the ranks of an MPI run."""
-    from data_prep.compiled import without_extensions
+    from gpst.jit.compiled import without_extensions
 
     without_extensions()
     if options.backend != "mpi":

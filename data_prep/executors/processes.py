@@ -14,11 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
-from data_prep.compiled import without_extensions
 from data_prep.errors import DataPrepError
 from data_prep.executors.base import Function
 from data_prep.executors.stop import STOP
 from data_prep.executors.window import PendingTasks, run_window
+from gpst.jit.compiled import without_extensions
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_LOSSES = 3  # worker pools lost without a finished task in between

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.compiled import compiled
+from gpst.jit.compiled import compiled
 
 TITLE, NUMBERED, LATIN, MAYBE = 1, 2, 3, 4
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.compiled import compiled
 from data_prep.segment.abbreviations import LATIN, MAYBE, NUMBERED, TITLE, look_up
+from gpst.jit.compiled import compiled
 
 LONGEST_WORD = 24  # bytes looked at before a stop, so that a scan back is bounded
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import BinaryIO
 
-from data_prep.compiled import compiled
 from data_prep.sources.ranges import RecordEnds
 from data_prep.sources.streams import CHUNK
+from gpst.jit.compiled import compiled
 
 _LF, _SPACE, _TAB, _CR = b"\n \t\r"
 # a look-ahead, so that each of several blank lines matches

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.compiled import compiled
 from data_prep.text.batch import RawBatch
+from gpst.jit.compiled import compiled
 
 BLOCK = 64  # bytes scanned at a time
 

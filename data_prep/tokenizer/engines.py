@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
-from data_prep.compiled import compiled
 from data_prep.errors import UsageError
 from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
+from gpst.jit.compiled import compiled
 
 NAMES = ("auto", "tokenizers", "gigatoken", "tokie")
 

@@ -10,8 +10,8 @@ from itertools import product
 
 import numpy as np
 
-from data_prep.compiled import compiled
 from data_prep.tokenizer.load import LoadedTokenizer
+from gpst.jit.compiled import compiled
 
 PIECE_BYTES = 1 << 17  # documents of up to twice as much are encoded whole
 LONGEST_WORD = 2 << 20  # bytes; a longer run without a place to cut is cut all the same

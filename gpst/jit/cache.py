@@ -1,8 +1,7 @@
-"""Where numba keeps this package's machine code: a folder named after the sources it comes from.
+"""Where numba keeps a package's machine code: a folder named after the sources it comes from.
 
 numba by itself looks at the file of a function only: machine code that calls into another file
-stays in force when that one changes. gpst/ and data_prep/, which do not import each other, hold the
-same file.
+stays in force when that one changes.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from typing import Any
 import numba
 
 _CONFIG: Any = numba.config
-_PACKAGE = Path(__file__).resolve().parents[1]
+_DECORATOR = Path(__file__).resolve().with_name("compiled.py")
 _KEPT_S = 7 * 24 * 3600
 """How long the code of other sources stays after its last use: other branches, other versions."""
 
 
 @contextmanager
-def own_cache() -> Iterator[bool]:
-    """Inside, numba caches in this package's folder. Yields whether there is a place for one."""
-    folder, before = _folder(), _CONFIG.CACHE_DIR
+def own_cache(package: Path) -> Iterator[bool]:
+    """Inside, numba caches in a package's folder. Yields whether there is a place for one."""
+    folder, before = _folder(package), _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = folder or before
     try:
         yield folder is not None
@@ -38,10 +37,10 @@ def own_cache() -> Iterator[bool]:
 
 
 @functools.cache
-def _folder() -> str | None:
-    name = f"{_PACKAGE.name}-{_digest(os.fsencode(_PACKAGE))[:8]}"
-    for parent in _parents():
-        folder = parent / f"{name}-{sources_key(_PACKAGE)}"
+def _folder(package: Path) -> str | None:
+    name = f"{package.name}-{_digest(os.fsencode(package))[:8]}"
+    for parent in _parents(package):
+        folder = parent / f"{name}-{sources_key(package)}"
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
@@ -51,21 +50,21 @@ def _folder() -> str | None:
     return None
 
 
-def _parents() -> list[Path]:
+def _parents(package: Path) -> list[Path]:
     """Where the folder may be, best first: as numba itself chooses."""
     given = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else []  # NUMBA_CACHE_DIR
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = [] if home.startswith("~") else [Path(home, "numba")]
-    return [*given, _PACKAGE / "__pycache__", *own]
+    return [*given, package / "__pycache__", *own]
 
 
 def sources_key(package: Path) -> str:
-    """Changes with numba, and with every source below the package that has compiled functions."""
+    """Changes with numba, and with every source that has compiled functions or compiles them."""
     found = [numba.__version__.encode()]
-    for path in sorted(package.rglob("*.py")):
+    for path in [_DECORATOR, *sorted(package.rglob("*.py"))]:
         source = path.read_bytes()
         if b"compiled" in source:
-            found += [os.fsencode(path.relative_to(package)), source]
+            found += [os.fsencode(os.path.relpath(path, package)), source]
     return _digest(*found)[:16]
 
 

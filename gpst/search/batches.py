@@ -13,13 +13,25 @@ _CPU_BYTES = 1 << 30
 """Of keys and values of a batch; on a GPU it is the rows that count."""
 
 
-def batches(lengths: Sequence[int], max_items: int, even: bool = True) -> Iterator[list[int]]:
-    """Numbers of items, longest first, at most `max_items` together; `even`: none in a batch is
-    under half as long as another."""
-    order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
+def batches(
+    lengths: Sequence[int],
+    max_items: int | None = None,
+    *,
+    max_tokens: int | None = None,
+    even: bool = True,
+) -> Iterator[list[int]]:
+    """Numbers of items, longest first: a batch that is too large for the device comes at once.
+
+    Args:
+        max_items: of a batch.
+        max_tokens: of a batch, each item padded to its longest; a single item may have more.
+        even: none in a batch is under half as long as another.
+    """
     batch: list[int] = []
-    for k in order:
-        if batch and (len(batch) == max_items or (even and 2 * lengths[k] < lengths[batch[0]])):
+    for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
+        longest = lengths[batch[0]] if batch else 0
+        full = len(batch) == max_items or (even and 2 * lengths[k] < longest)
+        if batch and (full or (max_tokens and (len(batch) + 1) * longest > max_tokens)):
             yield batch
             batch = []
         batch.append(k)

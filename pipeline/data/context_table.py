@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.compiled import compiled
 from data_prep.errors import DatasetError
 from data_prep.format.shard import Dataset, Shard
 from data_prep.format.stored_array import StoredArray
+from gpst.jit.compiled import compiled
 from pipeline.errors import DataError
 
 Split = Literal["train", "validation"]

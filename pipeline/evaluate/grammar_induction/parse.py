@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from gpst.batch import ContextBatch
 from gpst.chart.atoms import AtomRule
 from gpst.model.gpst import GPSTModel
+from gpst.search.batches import batches
 from gpst.search.parse import search_text
 from gpst.tree import Tree
 from pipeline.errors import DataError
-from pipeline.evaluate.batches import batches
 
 Parser = Literal["inside", "left-to-right"]
 
@@ -91,7 +91,8 @@ def parse(
                 f"sentence {number + 1} has {len(sentence.tokens)} tokens, but the model takes "
                 f"{limit} (max_context_tokens)"
             )
-    for numbers in batches([len(sentence.tokens) for sentence in sentences], batch_tokens):
+    lengths = [len(sentence.tokens) for sentence in sentences]
+    for numbers in batches(lengths, max_tokens=batch_tokens, even=False):
         group = [sentences[number] for number in numbers]
         if parser == "inside":
             trees = _inside(model, group, atoms)

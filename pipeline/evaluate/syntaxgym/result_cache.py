@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.evaluate.batches import chunks
+from pipeline.evaluate.chunks import chunks
 from pipeline.evaluate.result_cache import ResultCache
 from pipeline.evaluate.syntaxgym.surprisal import (
     Progress,

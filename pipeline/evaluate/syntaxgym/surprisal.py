@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from gpst.model.gpst import GPSTModel
+from gpst.search.batches import batches
 from gpst.search.parse import search_text
 from pipeline.errors import ConfigError, DataError
-from pipeline.evaluate.batches import batches
 from pipeline.evaluate.syntaxgym.suites import Text
 
 
@@ -81,7 +81,8 @@ class ModelSurprisals:
                     f"{self._limit} (max_context_tokens)"
                 )
         surprisals: dict[int, TokenSurprisals] = {}
-        for numbers in batches([len(e.ids) for e in encoded], self._batch_tokens):
+        lengths = [len(e.ids) for e in encoded]
+        for numbers in batches(lengths, max_tokens=self._batch_tokens, even=False):
             rows = self._bits_of([encoded[number].ids for number in numbers])
             for number, bits in zip(numbers, rows, strict=True):
                 surprisals[number] = TokenSurprisals(tuple(encoded[number].offsets), tuple(bits))

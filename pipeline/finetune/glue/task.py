@@ -11,9 +11,10 @@ from torch import nn
 
 from data_prep.files import write_atomically
 from gpst.model.classifier import Classifier
+from gpst.search.batches import batches
 from pipeline.data.context_table import Split
 from pipeline.distributed.world import World
-from pipeline.evaluate.batches import batches, chunks
+from pipeline.evaluate.chunks import chunks
 from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
 from pipeline.finetune.glue.config import GlueConfig
@@ -113,7 +114,8 @@ class GlueTask(FinetuneTask):
         mine = list(shared(world, len(rows)))
         texts, _ = self.encode([rows[number] for number in mine])
         labels: dict[int, int] = {}
-        for group in batches([length(text) for text in texts], self.config.batch_tokens):
+        lengths = [length(text) for text in texts]
+        for group in batches(lengths, max_tokens=self.config.batch_tokens, even=False):
             classes = model.predict([texts[place] for place in group]).tolist()
             labels.update((mine[place], k) for place, k in zip(group, classes, strict=True))
         return gathered(world, labels)

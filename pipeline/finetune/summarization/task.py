@@ -14,7 +14,7 @@ from pipeline.data.context_table import Split
 from pipeline.data.order import mix
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
-from pipeline.evaluate.batches import chunks
+from pipeline.evaluate.chunks import chunks
 from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
 from pipeline.finetune.summarization.config import SummarizationConfig

@@ -15,13 +15,10 @@ import numba
 import numpy as np
 import pytest
 
-import data_prep.compile_cache
-import data_prep.compiled
 import gpst.jit.cache
 import gpst.jit.compiled
 
 ROOT = Path(gpst.jit.compiled.__file__).parents[2]
-CACHES = [gpst.jit.cache, data_prep.compile_cache]
 MODULES = [
     path.relative_to(ROOT)
     for package in ("gpst", "data_prep", "pipeline")
@@ -34,36 +31,47 @@ def double(x):
     return 2 * x
 
 
-@pytest.mark.parametrize("package", ["gpst", "data_prep"])
-def test_code_is_compiled_without_a_place_for_the_cache(package, monkeypatch, tmp_path) -> None:
+def test_code_is_compiled_without_a_place_for_the_cache(monkeypatch, tmp_path) -> None:
     """A read-only installation without a home."""
-    cache = importlib.import_module(f"{package}.compile_cache")
+    cache = gpst.jit.cache
     (tmp_path / "file").touch()
-    monkeypatch.setattr(cache, "_parents", lambda: [tmp_path / "file", tmp_path / "file" / "x"])
+    monkeypatch.setattr(cache, "_parents", lambda _: [tmp_path / "file", tmp_path / "file" / "x"])
+    monkeypatch.setattr(double, "__module__", "gpst.chart.merge")
     cache._folder.cache_clear()
-    compiled = importlib.import_module(f"{package}.compiled").compiled(double)
+    compiled = gpst.jit.compiled.compiled(double)
     cache._folder.cache_clear()
     assert compiled(np.arange(3)).tolist() == [0, 2, 4]
     assert compiled.signatures
     assert not compiled.stats.cache_path
 
 
-@pytest.mark.parametrize("cache", CACHES, ids=["gpst", "data_prep"])
-def test_where_the_cache_may_be(cache, monkeypatch) -> None:
+def test_where_the_cache_may_be(monkeypatch) -> None:
+    def parents() -> list[Path]:
+        return gpst.jit.cache._parents(ROOT / "data_prep")
+
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    own = Path(cache.__file__).parent / "__pycache__"
-    assert cache._parents() == [own, Path("/somewhere/numba")]
+    own = ROOT / "data_prep" / "__pycache__"
+    assert parents() == [own, Path("/somewhere/numba")]
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no home, no such user
-    assert cache._parents() == [own]
+    assert parents() == [own]
     monkeypatch.setattr(numba.config, "CACHE_DIR", "/given")
-    assert cache._parents() == [Path("/given"), own]
+    assert parents() == [Path("/given"), own]
 
 
-def test_both_packages_have_the_same_file() -> None:
-    first, second = (Path(cache.__file__).read_bytes() for cache in CACHES)
-    assert first == second
+@pytest.mark.parametrize(
+    "name", ["gpst.chart.merge", "data_prep.tokenizer.pieces", "pipeline.data.context_table"]
+)
+def test_each_package_is_a_cache_of_its_own(name, monkeypatch) -> None:
+    importlib.import_module(name)
+    monkeypatch.setattr(double, "__module__", name)
+    assert gpst.jit.compiled._package_of(double) == ROOT / name.partition(".")[0]
+
+
+def test_the_decorator_loads_no_torch() -> None:
+    code = "import sys, data_prep.segment.fast, data_prep.tokenizer.pieces; print('torch' in sys.modules)"
+    assert run(ROOT, code) == "False"
 
 
 def test_code_of_other_sources_goes_when_it_is_old(tmp_path) -> None:
@@ -87,11 +95,11 @@ def run(folder: Path, code: str) -> str:
 @pytest.mark.parametrize("package", ["gpst", pytest.param("data_prep", marks=pytest.mark.slow)])
 def test_a_change_in_another_file_is_compiled(package, tmp_path) -> None:
     folder = tmp_path / package
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    for name in ("compiled.py", "compile_cache.py"):
-        shutil.copy(ROOT / package / name, folder / name)
-    head = f"from {package}.compiled import compiled\n"
+    for name in ("gpst", package):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "__init__.py").touch()
+    shutil.copytree(ROOT / "gpst" / "jit", tmp_path / "gpst" / "jit")
+    head = "from gpst.jit.compiled import compiled\n"
     called = head + "@compiled\ndef called(x):\n    return x + {}\n"
     body = "@compiled\ndef calls(x):\n    return called(x)\n"
     (folder / "a.py").write_text(f"{head}from {package}.b import called\n{body}")
@@ -138,9 +146,9 @@ print(get_segmenter("fast").cut(np.frombuffer(text, np.uint8), np.array([len(tex
     ids=["merge.py", "abbreviations.py"],
 )
 def test_an_edited_file_is_in_force(edited, code, old, new, tmp_path) -> None:
-    package = edited.partition("/")[0]
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
+    for package in ("gpst", "data_prep"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     before = run(tmp_path, code)
     source = (tmp_path / edited).read_text()
     assert source.count(old) == 1

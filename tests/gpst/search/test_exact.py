@@ -177,3 +177,12 @@ def test_batches_of_unlike_lengths_give_what_even_ones_give(tiny, monkeypatch):
     for one, other in zip(found, alone, strict=True):
         assert one.parses[0].trees == other.parses[0].trees
         assert one.prefix_log_p == pytest.approx(other.prefix_log_p, abs=1e-9)
+
+
+def test_batches_are_full_and_sorted():
+    lengths = [5, 1, 3, 2, 9, 2]
+    full = [[4], [0], [2, 3], [5, 1]]
+    assert list(batches.batches(lengths, max_tokens=6, even=False)) == full
+    assert list(batches.batches(lengths, 1)) == [[4], [0], [2], [3], [5], [1]]
+    assert list(batches.batches(lengths, 9)) == [[4, 0], [2, 3, 5], [1]]
+    assert list(batches.batches([], max_tokens=6)) == []

@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 
 from gpst.batch import ContextBatch
 from pipeline.errors import DataError
-from pipeline.evaluate.batches import batches
 from pipeline.evaluate.grammar_induction.parse import parse, to_pieces
 
 
