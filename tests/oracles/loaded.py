@@ -21,6 +21,6 @@ from pipeline.train.preflight import check_run
 
 def warm_up(config: str) -> None:
     """Makes a forward pass of a run's model: its kernels are compiled or read from their cache."""
-    plan = check_run(load_config(config), 1)
+    checked = check_run(load_config(config), 1)
     with torch.no_grad():
-        build_model(plan.config.model_config)(plan.source.batch([0]))
+        build_model(checked.config.model_config)(checked.source.batch([0]))

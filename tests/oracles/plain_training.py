@@ -37,8 +37,8 @@ def plain_adamw(
         steps: before the weights are looked at, and after.
         skipped: the step without an update.
     """
-    plan = check_run(load_config(config_file, overrides), 1)
-    config = plan.config
+    checked = check_run(load_config(config_file, overrides), 1)
+    config = checked.config
     torch.manual_seed(config.seed)
     model = build_model(config.model_config)
     groups = model.parameter_groups()  # type: ignore[operator]
@@ -57,8 +57,8 @@ def plain_adamw(
     for step in range(sum(steps)):
         if step == steps[0]:
             trained = {name: value.clone() for name, value in model.state_dict().items()}
-        contexts = plan.source.sample(config.seed, step_samples(step, 8))
-        batch = plan.source.batch(contexts)
+        contexts = checked.source.sample(config.seed, step_samples(step, 8))
+        batch = checked.source.batch(contexts)
         loss = total_loss(model(batch).losses, batch.counts)
         optimizer.zero_grad()
         loss.backward()
@@ -77,8 +77,8 @@ def plain_bf16(config_file: Path, num_steps: int, skipped: int) -> list[tuple[fl
 
     Micro-batches as two ranks have them.
     """
-    plan = check_run(load_config(config_file), 2)
-    config, cut = plan.config, {"world_size": 2, "micro_batch": 2, "accumulation": 2}
+    checked = check_run(load_config(config_file), 2)
+    config, cut = checked.config, {"world_size": 2, "micro_batch": 2, "accumulation": 2}
     torch.manual_seed(config.seed)
     model = build_model(config.model_config).bfloat16()
     parameters = list(model.parameters())
@@ -91,11 +91,13 @@ def plain_bf16(config_file: Path, num_steps: int, skipped: int) -> list[tuple[fl
     optimizer = torch.optim.AdamW(groups)
     seen = []
     for step in range(num_steps):
-        counts = plan.source.counts(plan.source.sample(config.seed, step_samples(step, 8)))
+        counts = checked.source.counts(checked.source.sample(config.seed, step_samples(step, 8)))
         gradients, total = [torch.zeros_like(m) for m in masters], 0.0
         for rank, micro in ((r, m) for r in (0, 1) for m in (0, 1)):
-            contexts = plan.source.sample(config.seed, batch_samples(step, micro, rank=rank, **cut))
-            loss = total_loss(model(plan.source.batch(contexts)).losses, counts)
+            contexts = checked.source.sample(
+                config.seed, batch_samples(step, micro, rank=rank, **cut)
+            )
+            loss = total_loss(model(checked.source.batch(contexts)).losses, counts)
             total += loss.item()
             for gradient, part in zip(
                 gradients, torch.autograd.grad(loss, parameters), strict=True

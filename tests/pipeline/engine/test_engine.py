@@ -129,10 +129,12 @@ def reference_of(name: str, references) -> Reference:
 
 def test_the_batches_are_hard_ones(exact_yaml):
     """A rank gets micro-batches without any split, another one of the same step with some."""
-    plan = check_run(load_config(exact_yaml), 1)
+    checked = check_run(load_config(exact_yaml), 1)
     splits = [
         [
-            plan.source.counts(plan.source.sample(SEED, batch_samples(step, micro, **cut))).splits
+            checked.source.counts(
+                checked.source.sample(SEED, batch_samples(step, micro, **cut))
+            ).splits
             for cut in (
                 {"rank": r, "world_size": 2, "micro_batch": 2, "accumulation": 2} for r in (0, 1)
             )
