@@ -15,7 +15,7 @@ def build_model(config: ModelConfig) -> nn.Module:
     Raises:
         ConfigError: GPST_KERNELS is none of the choices, said now and not in the first step.
     """
-    choice.wish()
+    choice.requested()
     if isinstance(config, GPT2Config):
         from gpst.model.gpt2 import GPT2Baseline
 
