@@ -32,7 +32,7 @@ _CHECKED = {
 }
 install_import_hook(
     [f"{package}.{name}" for package, names in _CHECKED.items() for name in names.split()],
-    "beartype.beartype",
+    "shape_checks.checked",
 )
 
 if not torch.cuda.is_available():

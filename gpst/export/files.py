@@ -57,9 +57,9 @@ class ModelFolder:
     def model(self) -> nn.Module:
         """The core model (GPST or the GPT-2 baseline) in evaluation mode."""
         from gpst.model.build import build_model
-        from gpst.model.modes import without_values
+        from gpst.model.modes import skip_init
 
-        with without_values():
+        with skip_init():
             model = build_model(self.config)
         weights = self.weights()
         try:

@@ -54,7 +54,7 @@ def fused_pieces(x: torch.Tensor) -> ModuleType | None:
     return importlib.import_module(f"gpst.kernels.{_FOLDERS[choice]}.pair")
 
 
-def wish() -> str:
+def requested() -> str:
     """GPST_KERNELS, or auto.
 
     Raises:
@@ -70,24 +70,24 @@ def wish() -> str:
 
 def _choice(x: torch.Tensor) -> str:
     """torch, triton or numba."""
-    wanted = wish()
+    request = requested()
     if x.dtype == torch.float64:
         return "torch"
     fits_numba = x.dtype == torch.float32 and x.device.type == "cpu"
     few_threads = torch.get_num_threads() <= _MOST_THREADS
-    return _decide(wanted, x.device, fits_numba, few_threads)
+    return _decide(request, x.device, fits_numba, few_threads)
 
 
 @functools.cache
-def _decide(wish: str, device: torch.device, fits_numba: bool, few_threads: bool) -> str:
+def _decide(request: str, device: torch.device, fits_numba: bool, few_threads: bool) -> str:
     found = importlib.util.find_spec("triton")
     present = found is not None and found.origin is not None  # a folder of that name has none
-    if wish == "triton" and not present:
+    if request == "triton" and not present:
         raise ConfigError("GPST_KERNELS=triton: the package triton is not installed")
-    on_gpu = wish == "auto" and device.type == "cuda" and present
-    if wish == "triton" or (on_gpu and _agrees(device)):
+    on_gpu = request == "auto" and device.type == "cuda" and present
+    if request == "triton" or (on_gpu and _agrees(device)):
         return "triton"
-    if fits_numba and (wish == "numba" or (wish == "auto" and few_threads)):
+    if fits_numba and (request == "numba" or (request == "auto" and few_threads)):
         return "numba"
     return "torch"
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpst.kernels.choice import wish
+from gpst.kernels.choice import requested
 
 _LARGE = 1 << 26
 """Multiplications from which on a product pays for oneDNN's first look at its shape, 0.4 ms."""
@@ -54,7 +54,7 @@ def pays(x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"]) -> bool:
 
 
 def _wanted() -> bool:
-    return wish() != "torch" and _available()
+    return requested() != "torch" and _available()
 
 
 @functools.cache

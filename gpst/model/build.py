@@ -29,5 +29,5 @@ def build_model(config: ModelConfig) -> nn.Module:
     Raises:
         ConfigError: GPST_KERNELS is none of the choices, said now and not in the first step.
     """
-    choice.wish()
+    choice.requested()
     return model_class(config)(config)  # type: ignore[arg-type]

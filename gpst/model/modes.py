@@ -19,7 +19,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-class _WithoutInit(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -33,11 +33,11 @@ class _WithoutInit(TorchFunctionMode):
 
 
 @contextmanager
-def without_values() -> Iterator[None]:
+def skip_init() -> Iterator[None]:
     """Inside, the parameters of new models hold anything: models to be counted or loaded.
 
     It is quick, and memory is taken only where values are set. The meta device would take none, but
     import torch's compiler (seconds).
     """
-    with _WithoutInit():
+    with _SkipInit():
         yield

@@ -201,14 +201,14 @@ class Beam:
         total = self.log_p.logsumexp(1, keepdim=True)
         self.log_p = self.log_p.masked_fill(~chosen, -torch.inf)
         self.rescale(total.squeeze(1))
-        self._types.forget(chosen)
-        self._tokens.forget(chosen)
+        self._types.drop_past(chosen)
+        self._tokens.drop_past(chosen)
 
-    def tidy(self) -> None:
+    def compact(self) -> None:
         """Forgets nodes that are in no hypothesis' past, where that pays."""
-        for context in self._tokens.crowded():
+        for context in self._tokens.needs_compaction():
             self._tokens.compact(context)
-        for context in self._types.crowded():
+        for context in self._types.needs_compaction():
             size = self._types.sizes[context]
             old = self._types.compact(context)
             new = torch.zeros(size, dtype=torch.int64, device=old.device)

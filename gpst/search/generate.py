@@ -153,7 +153,7 @@ class _Writer:
         active = self._active()
         while bool(active.any()):
             wrote = self._draw(active, sampling, random)
-            self.beam.tidy()
+            self.beam.compact()
             if on_token is not None:
                 for number in wrote.squeeze(1).nonzero().flatten().tolist():
                     on_token(number, int(self.beam.pending[number, 0]))
@@ -203,7 +203,7 @@ class _Writer:
                 # The others wait until all have written the token.
                 going_up = active & (self.beam.pending == COMP)
                 active = going_up if bool(going_up.any()) else active
-            self.beam.tidy()
+            self.beam.compact()
 
     def _expand(self, active: Bool[Tensor, "C b"], size: int) -> None:
         beam = self.beam

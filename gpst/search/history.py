@@ -18,7 +18,7 @@ from torch import Tensor
 from gpst.layers.transformer import CausalBlock, CausalStack
 
 _ROOM = 64
-_APART = ("cpu",)
+_PER_CONTEXT = ("cpu",)
 """Devices on which every context attends by itself; elsewhere all do at once, in a padded table."""
 
 
@@ -46,10 +46,10 @@ class _Inputs:
         query = heads[:, 0]
         if len(query) == 0:
             return query
-        apart = query.device.type in _APART
-        return self._apart(query, cache) if apart else self._at_once(query, cache)
+        per_context = query.device.type in _PER_CONTEXT
+        return self._per_context(query, cache) if per_context else self._padded(query, cache)
 
-    def _apart(self, query: Tensor, cache: Tensor) -> Tensor:
+    def _per_context(self, query: Tensor, cache: Tensor) -> Tensor:
         found, first = [], 0
         for own, count, seen in zip(cache, self.counts, self.seen, strict=True):
             if count == 0:
@@ -66,7 +66,7 @@ class _Inputs:
             first = last
         return torch.cat(found)
 
-    def _at_once(self, query: Tensor, cache: Tensor) -> Tensor:
+    def _padded(self, query: Tensor, cache: Tensor) -> Tensor:
         at = (self.context, self.rank)
         shape = (len(cache), max(self.counts))
         table = query.new_zeros(*shape, *query.shape[1:])
@@ -148,11 +148,11 @@ class History:
         else:
             self.past = F.pad(past, (0, self.capacity - size))
 
-    def forget(self, kept: Bool[Tensor, "C b"]) -> None:
+    def drop_past(self, kept: Bool[Tensor, "C b"]) -> None:
         """Hypotheses that are not kept have no past any more."""
         self.past &= kept.unsqueeze(2)
 
-    def crowded(self) -> list[int]:
+    def needs_compaction(self) -> list[int]:
         """Contexts of which so many slots may be outside every past that dropping them pays."""
         spare = 2 * self.past.shape[1]
         sizes = zip(self.sizes, self._kept, strict=True)

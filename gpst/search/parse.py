@@ -161,7 +161,7 @@ class _TextSearch:
             if not bool(active.any()):
                 return prefixes[:, 1:]
             self._expand(active)
-            self.beam.tidy()
+            self.beam.compact()
 
     def _pass_on(self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], histories: int) -> None:
         """At the end of a phase what was dropped leaves its weight, at the first token of a further
@@ -178,7 +178,7 @@ class _TextSearch:
         active = self._unfinished()
         while bool(active.any()):
             self._expand(active)
-            self.beam.tidy()
+            self.beam.compact()
             active = self._unfinished()
 
     def _unfinished(self) -> Bool[Tensor, "C b"]:

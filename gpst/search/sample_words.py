@@ -113,7 +113,7 @@ class _WordSampler:
             writes = (self.tables.lengths <= words) & ~self.done
             for context in writes.nonzero().flatten().tolist():
                 self._draw(context, sampling, random[context])
-            self.beam.tidy()
+            self.beam.compact()
             words += 1
 
     def _expand(self, active: Bool[Tensor, "C b"]) -> None:

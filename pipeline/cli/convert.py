@@ -151,7 +151,7 @@ def _from_hf(options: Namespace) -> None:
 def _from_reference(options: Namespace) -> None:
     from gpst.export.errors import ModelFolderError
     from gpst.export.files import export, open_model
-    from gpst.integrations.released_weights.read import ReferenceError, convert, read_tensors
+    from gpst.integrations.released_weights.read import ReleasedWeightsError, convert, read_tensors
     from pipeline.evaluate.load_model import end_token
 
     tokenizer = Path(options.tokenizer)
@@ -163,7 +163,7 @@ def _from_reference(options: Namespace) -> None:
         card = _REFERENCE_CARD.format(file=Path(options.file).name)
         export(options.output, converted.config, converted.weights, tokenizer, last, card)
         open_model(options.output).model()
-    except (ReferenceError, ModelFolderError) as error:
+    except (ReleasedWeightsError, ModelFolderError) as error:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"cannot write {options.output}: {error.strerror or error}") from error

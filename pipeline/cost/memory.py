@@ -12,7 +12,7 @@ from gpst.batch import ContextBatch
 from gpst.config import ModelConfig
 from gpst.layers.transformer import CausalBlock
 from gpst.model.build import build_model
-from gpst.model.modes import without_values
+from gpst.model.modes import skip_init
 from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import deepspeed_config
 from pipeline.config.run import RunConfig
@@ -63,7 +63,7 @@ class RankMemory:
 
 def model_size(config: ModelConfig) -> ModelSize:
     """Counts a model's parameters, in next to no memory."""
-    with torch.device("cpu" if config.kind == "gpst" else "meta"), without_values():
+    with torch.device("cpu" if config.kind == "gpst" else "meta"), skip_init():
         model = build_model(config)
     blocks = {
         id(parameter): parameter.numel()

@@ -22,7 +22,7 @@ chart = [f"gpst.chart.{n}" for n in "atoms decode inside outside packing plan".s
 inner = [f"gpst.chart.{n}" for n in "pair_pass pair_weights scores".split()]
 kernels = [f"gpst.kernels.{n}" for n in "attention packed_linear pair product".split()]
 everything = [*chart, *inner, *kernels, "gpst.batch", "gpst.layers", "gpst.model", "gpst.search"]
-install_import_hook(everything, "beartype.beartype")
+install_import_hook(everything, "shape_checks.checked")
 import torch
 from jaxtyping import TypeCheckError
 from small_model import make_contexts, make_model

@@ -26,4 +26,4 @@ class Known(nn.Module):
             "type": LossTerm(torch.tensor(batch.counts.actions / 4), "actions"),
         }
         height = LossTerm(torch.tensor(3.0 * batch.num_sentences), "sentences")
-        return ModelOutput(losses, {"height": height}, torch.zeros(1))
+        return ModelOutput(losses, {"height": height}, torch.zeros(1, 1))

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 
 
-class ReferenceError(ValueError):
+class ReleasedWeightsError(ValueError):
     """A file is not the authors' layout, or not whole; the message names the tensor."""
 
 
@@ -28,12 +28,14 @@ class Mapped:
 
 def required(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None) -> Tensor:
     if name not in tensors:
-        raise ReferenceError(
+        raise ReleasedWeightsError(
             f"{name!r} is missing: the file is no GPST of the authors' release, or only a part"
         )
     tensor = tensors[name]
     if shape is not None and tuple(tensor.shape) != shape:
-        raise ReferenceError(f"{name!r} has the shape {list(tensor.shape)}, not {list(shape)}")
+        raise ReleasedWeightsError(
+            f"{name!r} has the shape {list(tensor.shape)}, not {list(shape)}"
+        )
     return tensor.float()
 
 
@@ -78,7 +80,7 @@ def map_all(tensors: Mapping[str, Tensor], config: GPSTConfig) -> Work:
     """Reads all of their tensors and makes ours.
 
     Raises:
-        ReferenceError: a tensor is missing or has another shape than the configuration says.
+        ReleasedWeightsError: a tensor is missing or has another shape than the configuration says.
     """
     work = Work(tensors)
     _embeddings(work, config)
@@ -95,7 +97,7 @@ def _embeddings(work: Work, config: GPSTConfig) -> None:
     if "classifier.weight" in work.tensors:
         tied = work.get("classifier.weight", (vocab, hidden), "", "tied to embeddings.weight")
         if not torch.equal(tied, work.weights["embedding.weight"]):
-            raise ReferenceError("'classifier.weight' is not tied to 'embeddings.weight'")
+            raise ReleasedWeightsError("'classifier.weight' is not tied to 'embeddings.weight'")
     work.linear("down_scale", "scaling.down", dim, hidden)
     work.linear("up_scale", "scaling.up", hidden, dim)
     work.linear("insideoutside_dense.0", "autoencoding_head.dense", 4 * dim, dim)
@@ -142,7 +144,7 @@ def _roles(work: Work, sizes: CompositionConfig, source: str, target: str, num_l
         name = f"{source}.layers.{layer}.position_embedding.weight"
         rows = required(work.tensors, name, None).shape[0]
         if rows < len(order):
-            raise ReferenceError(f"{name!r} has {rows} rows, not at least {len(order)}")
+            raise ReleasedWeightsError(f"{name!r} has {rows} rows, not at least {len(order)}")
         where, how = f"{target}.role", f"rows {order} of {rows}"
         if layer:
             where = f"{target}.layers.{layer}.query_key"
@@ -153,7 +155,7 @@ def _roles(work: Work, sizes: CompositionConfig, source: str, target: str, num_l
         if torch.equal(tables[layer], tables[0]):
             continue
         if len(order) > 2:
-            raise ReferenceError(
+            raise ReleasedWeightsError(
                 f"the {num_layers} layers of {source} have different roles, which only a "
                 "composition model's can be folded into one table"
             )
@@ -170,7 +172,7 @@ def _fold_roles(weights: dict[str, Tensor], name: str, ours: Tensor, theirs: Ten
     sums = ours.sum(1)
     change = (theirs - ours) @ weight.T
     if abs(float(sums[0] - sums[1])) < 1e-3:
-        raise ReferenceError(
+        raise ReleasedWeightsError(
             f"{name}: the roles of the first layer have equal sums, so that the others' cannot be "
             "folded into the weights"
         )

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.integrations.released_weights.names import Mapped, ReferenceError, map_all, required
+from gpst.integrations.released_weights.names import Mapped, ReleasedWeightsError, map_all, required
 
 WRAPPER = "module."
 """Before the names in files that DistributedDataParallel wrote."""
@@ -47,28 +47,28 @@ def read_tensors(file: str | Path) -> dict[str, Tensor]:
     """The tensors in a torch file; nothing else is unpickled.
 
     Raises:
-        ReferenceError: no such file, not torch's, or it holds more than tensors by name.
+        ReleasedWeightsError: no such file, not torch's, or it holds more than tensors by name.
     """
     path = Path(file)
     if not path.is_file():
-        raise ReferenceError(f"{path} is no file; give the model.bin of a release")
+        raise ReleasedWeightsError(f"{path} is no file; give the model.bin of a release")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd pickles, which are refused anyway
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         reason = str(error).strip().splitlines()[0]
-        raise ReferenceError(
+        raise ReleasedWeightsError(
             f"{path} holds more than tensors and is not unpickled ({reason[:120]})"
         ) from None
     except Exception as error:  # torch fails on foreign bytes in many ways
         reason = " ".join(str(error).split())[:160]
-        raise ReferenceError(f"{path} cannot be read as torch weights: {reason}") from None
+        raise ReleasedWeightsError(f"{path} cannot be read as torch weights: {reason}") from None
     if not isinstance(loaded, dict) or not loaded:
-        raise ReferenceError(f"{path} holds a {type(loaded).__name__}, no tensors by name")
+        raise ReleasedWeightsError(f"{path} holds a {type(loaded).__name__}, no tensors by name")
     odd = [name for name, value in loaded.items() if not isinstance(value, Tensor)]
     if odd:
-        raise ReferenceError(
+        raise ReleasedWeightsError(
             f"{path}: {odd[0]!r} is no tensor; give the model's file, not a trainer's"
         )
     return {str(name).removeprefix(WRAPPER): value for name, value in loaded.items()}
@@ -88,14 +88,14 @@ def convert(
         heads: attention heads of generator, composition and parser; by default those of the
             released sizes (64 and 32 features a head; 8 heads). Shapes do not tell them.
     Raises:
-        ReferenceError: a tensor is missing, unknown or of the wrong shape.
+        ReleasedWeightsError: a tensor is missing, unknown or of the wrong shape.
         gpst.config.ConfigError: the sizes do not fit each other.
     """
     config = _config(tensors, bos_token_id, heads)
     work = map_all(tensors, config)
     left = sorted(set(tensors) - work.used)
     if left:
-        raise ReferenceError(
+        raise ReleasedWeightsError(
             f"{left[0]!r} has no place in a GPST (of {len(left)} such tensors): another kind of "
             "model of the release (its external vocabulary, a fine-tuned head)?"
         )
@@ -106,7 +106,7 @@ def _config(
     tensors: Mapping[str, Tensor], bos: int, heads: tuple[int, int, int] | None
 ) -> GPSTConfig:
     if any(name.startswith(("gpt.transformer.", "transformer.h.")) for name in tensors):
-        raise ReferenceError(
+        raise ReleasedWeightsError(
             "these are the weights of a GPT-2 baseline of the release: transformers' "
             "GPT2LMHeadModel loads them as they are (cut `gpt.` off the names)"
         )

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2Model
 
 from gpst.batch import ContextBatch
-from gpst.integrations.released_weights.read import ReferenceError, convert, read_tensors
+from gpst.integrations.released_weights.read import ReleasedWeightsError, convert, read_tensors
 from gpst.model.gpst import GPSTModel
 from gpst.search.parse import search_text
 
@@ -212,7 +212,7 @@ def test_files_are_read_without_running_what_they_hold(tmp_path, tensors):
         ("list.bin", "holds a list"),
         ("none.bin", "is no file"),
     ):
-        with pytest.raises(ReferenceError, match=message):
+        with pytest.raises(ReleasedWeightsError, match=message):
             read_tensors(tmp_path / name)
 
 
@@ -229,5 +229,5 @@ def test_wrong_and_partial_files_name_the_tensor(tensors):
         (tensors | {"classifier.weight": torch.zeros(V, H)}, "not tied"),
         ({"gpt.transformer.wte.weight": torch.zeros(2, 2)}, "GPT-2 baseline"),
     ):
-        with pytest.raises(ReferenceError, match=message):
+        with pytest.raises(ReleasedWeightsError, match=message):
             convert(changed, bos_token_id=3, heads=HEADS)

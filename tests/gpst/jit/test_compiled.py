@@ -70,7 +70,7 @@ def test_each_package_is_a_cache_of_its_own(name, monkeypatch) -> None:
 
 
 def test_the_decorator_loads_no_torch() -> None:
-    code = "import sys, data_prep.segment.fast, data_prep.tokenizer.pieces; print('torch' in sys.modules)"
+    code = "import sys, data_prep.build.unit; print('torch' in sys.modules)"
     assert run(ROOT, code) == "False"
 
 

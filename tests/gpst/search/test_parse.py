@@ -115,7 +115,7 @@ def test_attention_by_contexts_gives_what_padded_attention_gives(tiny, monkeypat
     contexts = [[rng.integers(0, 6, n).tolist()] for n in (4, 11, 19, 26)]
     found = []
     for devices in ((), ("cpu",)):
-        monkeypatch.setattr("gpst.search.history._APART", devices)
+        monkeypatch.setattr("gpst.search.history._PER_CONTEXT", devices)
         found.append(search_text(model, contexts, beam=5))
     for padded, apart in zip(*found, strict=True):
         assert padded.parses[0].trees == apart.parses[0].trees
