@@ -79,7 +79,9 @@ def share_run(
     model, shape = shared
     if checked is None:
         checked = _open_run(replace(config, model=model), shape, open_split)
-    check_ranks_agree(world, config, checked.source.fingerprint)
+    # As each rank reads it: a stale copy is another run, one that spells out a default is not.
+    resolved = resolve_model(config, checked.source.datasets[0].manifest)
+    check_ranks_agree(world, resolved, checked.source.fingerprint)
     return checked
 
 
