@@ -92,10 +92,10 @@ def main() -> None:
             cases[shape, length] = ContextBatch.from_sentences(contexts), torch.from_numpy(scores)
     times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     memory: dict[tuple[str, int], float] = {}
-    build = model.plan
+    build = model.layout
     for number in range(args.repeat + 1):
         for case, (batch, scores) in cases.items():
-            model.plan = lambda b, _, s=scores: build(b, s)  # type: ignore[method-assign]
+            model.layout = lambda b, _, s=scores: build(b, s)  # type: ignore[method-assign]
             clock = Clock("cpu")
             total_loss(model(batch).losses, batch.counts).backward()
             model.zero_grad()

@@ -16,7 +16,7 @@ import time
 import numpy as np
 from hardware import describe
 
-from gpst.chart.plan import build_plan
+from gpst.chart.layout import build_layout
 
 
 def main() -> None:
@@ -34,13 +34,13 @@ def main() -> None:
         scores = rng.normal(size=lengths.sum())
         for schedule, threads in cases:
             start = time.perf_counter()
-            plan = build_plan(scores, lengths, schedule=schedule, num_threads=threads)
+            layout = build_layout(scores, lengths, schedule=schedule, num_threads=threads)
             if number:
                 times[schedule, threads].append(time.perf_counter() - start)
             sizes[schedule] = {
-                "edges_a_token": round(len(plan.parent) / plan.num_tokens, 3),
-                "cells_a_token": round(plan.num_cells / plan.num_tokens, 3),
-                "levels": len(plan.levels),
+                "edges_a_token": round(len(layout.parent) / layout.num_tokens, 3),
+                "cells_a_token": round(layout.num_cells / layout.num_tokens, 3),
+                "levels": len(layout.levels),
             }
     for (schedule, threads), measured in times.items():
         spread = f"{min(measured) * 1e3:.1f}..{max(measured) * 1e3:.1f}"

@@ -21,11 +21,11 @@ import yaml
 from hardware import describe
 
 from gpst.batch import ContextBatch
-from gpst.chart.plan import build_plan
+from gpst.chart.layout import build_layout
 from gpst.config import GPSTConfig, ModelConfig, config_from_dict
 from gpst.model.build import build_model
 from gpst.model.losses import total_loss
-from gpst.model.statistics import plan_sizes
+from gpst.model.statistics import layout_sizes
 from pipeline.config.run import REPOSITORY
 from pipeline.cost.flops import batch_flops
 
@@ -72,10 +72,10 @@ def flops_per_token(config: ModelConfig) -> float:
     sizes = {}
     if isinstance(config, GPSTConfig):
         own, scores = config.composition, np.random.default_rng(0).random(batch.num_tokens)
-        plan = build_plan(
+        layout = build_layout(
             scores.astype(np.float32), batch.sentence_lengths, own.window, own.schedule
         )
-        sizes = plan_sizes(plan)
+        sizes = layout_sizes(layout)
     return batch_flops(config, batch, sizes).total / batch.num_tokens
 
 

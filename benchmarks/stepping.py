@@ -119,7 +119,7 @@ class Parts:
         self.seconds: dict[str, float] = defaultdict(float)
         self.levels: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
         """(pass, level): pairs and seconds, forward."""
-        for name in ("inside", "outside", "decode", "build_plan", "split_loss"):
+        for name in ("inside", "outside", "decode", "build_layout", "split_loss"):
             setattr(parts, name, self._timed(name, getattr(parts, name)))
         for name in ("parser", "generator"):
             module = getattr(model, name)

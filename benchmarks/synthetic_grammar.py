@@ -22,7 +22,7 @@ import torch
 from benchmarks.hardware import describe
 from benchmarks.synthetic_languages import LANGUAGES, Language
 from gpst.batch import ContextBatch
-from gpst.chart.plan import ChartPlan
+from gpst.chart.layout import ChartLayout
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.layers.transformer import init_linear
 from gpst.model.gpst import GPSTModel
@@ -132,7 +132,7 @@ def one_by_one(language: Language, trees: Sequence[GoldTree]) -> Sentences:
     )
 
 
-PlanFor = Callable[[GPSTModel, Sentences], ChartPlan | None]
+PlanFor = Callable[[GPSTModel, Sentences], ChartLayout | None]
 """The chart to train on; None: the model's own parser orders it."""
 
 
@@ -177,8 +177,8 @@ def train(
         sentences = next(batches)
         batch = sentences.batch
         noise = settings.noise + share * (settings.noise_end - settings.noise)
-        plan = plan_for(model, sentences)
-        output = model(batch, noise=noise, temperature=settings.temperature, plan=plan)
+        layout = plan_for(model, sentences)
+        output = model(batch, noise=noise, temperature=settings.temperature, layout=layout)
         loss = total_loss(output.losses, batch.counts)
         optimizer.zero_grad()
         loss.backward()

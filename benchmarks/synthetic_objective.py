@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.synthetic_grammar import PlanFor, Sentences, Settings, one_by_one, train
 from benchmarks.synthetic_languages import LANGUAGES
-from gpst.chart.plan import ChartPlan, build_plan
+from gpst.chart.layout import ChartLayout, build_layout
 from gpst.model.gpst import GPSTModel
 from pipeline.evaluate.grammar_induction.baselines import best_binary, random_tree, right_branching
 from pipeline.evaluate.grammar_induction.f1 import score_trees
@@ -62,7 +62,7 @@ def given(trees: Trees, batches: int | None = None) -> PlanFor:
     """Charts of one tree a sentence, for so many batches; the model's own after that."""
     done = 0
 
-    def plan(model: GPSTModel, sentences: Sentences) -> ChartPlan | None:
+    def layout(model: GPSTModel, sentences: Sentences) -> ChartLayout | None:
         nonlocal done
         done += 1
         if batches is not None and done > batches:
@@ -70,9 +70,9 @@ def given(trees: Trees, batches: int | None = None) -> PlanFor:
         lengths = [len(tree.words) for tree in sentences.trees]
         spans = trees(sentences)
         scores = [boundary_scores(s, n) for s, n in zip(spans, lengths, strict=True)]
-        return build_plan(np.concatenate(scores), sentences.batch.sentence_lengths, 1)
+        return build_layout(np.concatenate(scores), sentences.batch.sentence_lengths, 1)
 
-    return plan
+    return layout
 
 
 def kinds_of_trees(first: GPSTModel) -> dict[str, Trees]:
@@ -87,9 +87,9 @@ def kinds_of_trees(first: GPSTModel) -> dict[str, Trees]:
 
 
 @torch.no_grad()
-def losses(model: GPSTModel, sentences: Sentences, plan: ChartPlan | None) -> dict[str, float]:
+def losses(model: GPSTModel, sentences: Sentences, layout: ChartLayout | None) -> dict[str, float]:
     """Mean losses in nats, without noise."""
-    output = model(sentences.batch, plan=plan)
+    output = model(sentences.batch, layout=layout)
     return {
         name: round(float(term.mean(sentences.batch.counts)), 4)
         for name, term in output.losses.items()

@@ -26,7 +26,7 @@ from rank_server import Fork, RankServer
 _CHECKED = {
     "gpst": "batch layers",
     "gpst.model": "classifier generator gpst gpt2 losses output parser statistics",
-    "gpst.chart": "atoms decode inside outside packing plan",
+    "gpst.chart": "atoms decode inside layout outside packing",
     "gpst.kernels": "attention packed_linear",
     "gpst.search": "batches constraints generate induced parse precision sample_words sampling",
 }

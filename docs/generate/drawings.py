@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpst.chart.plan import ChartPlan, build_plan
+from gpst.chart.layout import ChartLayout, build_layout
 
 SCORES = (0.1, 0.7, 0.9, 0.5, 0.2)
 WORDS = ("the", "old", "man", "saw", "a", "dog")
@@ -18,12 +18,12 @@ _X, _Y, _LEFT, _BASE = 110, 62, 70, 20
 _COLOURS = ("#e8f0f8", "#cfe3c4", "#fbe3b5", "#f4c9c1", "#dccdf0", "#c4e4e4")
 
 
-def example_plan(schedule: str) -> ChartPlan:
+def example_plan(schedule: str) -> ChartLayout:
     """The plan of the worked example."""
     import torch
 
     scores = torch.tensor([*SCORES, 0.0])
-    return build_plan(scores.numpy(), np.array([len(WORDS)]), 2, schedule)
+    return build_layout(scores.numpy(), np.array([len(WORDS)]), 2, schedule)
 
 
 def pictures() -> dict[str, str]:
@@ -63,24 +63,24 @@ def _box(x: float, y: float, width: float, lines: Sequence[str], fill: str) -> l
     ]
 
 
-def _levels_of(plan: ChartPlan) -> list[int]:
-    level = [0] * plan.num_tokens
-    for number, step in enumerate(plan.levels, 1):
+def _levels_of(layout: ChartLayout) -> list[int]:
+    level = [0] * layout.num_tokens
+    for number, step in enumerate(layout.levels, 1):
         level += [number] * (step.last_cell - step.first_cell)
     return level
 
 
-def _splits(plan: ChartPlan, cell: int) -> list[int]:
-    return sorted(plan.cut[plan.parent == cell].tolist())
+def _splits(layout: ChartLayout, cell: int) -> list[int]:
+    return sorted(layout.cut[layout.parent == cell].tolist())
 
 
-def chart(plan: ChartPlan, title: str) -> str:
+def chart(layout: ChartLayout, title: str) -> str:
     """Cells by first token and length, with their splits; colour is the level."""
-    level = _levels_of(plan)
-    n = plan.num_tokens
+    level = _levels_of(layout)
+    n = layout.num_tokens
     top = _BASE + 30
     parts = [_text(_LEFT - 30, _BASE, title, "start", ' font-size="15"')]
-    for cell, (i, j) in enumerate(plan.spans.tolist()):
+    for cell, (i, j) in enumerate(layout.spans.tolist()):
         x = _LEFT + (i + j) / 2 * _X
         y = top + (n - 1 - (j - i)) * _Y + 20
         lines = [WORDS[i]] if i == j else [f"({i}, {j})", f"splits {_splits(plan, cell)}"]
@@ -91,10 +91,10 @@ def chart(plan: ChartPlan, title: str) -> str:
     return _svg(2 * _LEFT + (n - 1) * _X, bottom + 20, parts)
 
 
-def levels(plan: ChartPlan) -> str:
+def levels(layout: ChartLayout) -> str:
     """Cells level by level with their edges: each row is one batched computation."""
     rows: dict[int, list[int]] = {}
-    for cell, number in enumerate(_levels_of(plan)):
+    for cell, number in enumerate(_levels_of(layout)):
         rows.setdefault(number, []).append(cell)
     width = max(map(len, rows.values())) * _X + 170
     place: dict[int, tuple[float, float]] = {}
@@ -103,7 +103,7 @@ def levels(plan: ChartPlan) -> str:
             x = 130 + (k + 0.5) * (width - 150) / len(cells)
             place[cell] = x, 30 + (len(rows) - 1 - number) * 92
     parts = []
-    edges = zip(plan.left.tolist(), plan.right.tolist(), plan.parent.tolist(), strict=True)
+    edges = zip(layout.left.tolist(), layout.right.tolist(), layout.parent.tolist(), strict=True)
     for left, right, parent in edges:
         for child, colour in ((left, "#1b6ca8"), (right, "#d1495b")):
             (x, y), (a, b) = place[child], place[parent]
@@ -112,7 +112,7 @@ def levels(plan: ChartPlan) -> str:
                 f'stroke="{colour}" stroke-opacity="0.6"/>'
             )
     for cell, (x, y) in place.items():
-        i, j = plan.spans[cell].tolist()
+        i, j = layout.spans[cell].tolist()
         number = next(n for n, cells in rows.items() if cell in cells)
         text = WORDS[i] if i == j else f"({i}, {j})"
         parts += _box(x, y, 62, [text], _COLOURS[number % len(_COLOURS)])

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gpst.chart.plan import ChartPlan
+from gpst.chart.layout import ChartLayout
 from gpst.tree import Tree
 
 
@@ -31,47 +31,47 @@ class InducedTrees:
     """Place of each marked cell in `nodes`; meaningless for others."""
 
 
-def without_cutting(plan: ChartPlan, scores: Float[Tensor, "E"]) -> Float[Tensor, "E"]:
+def without_cutting(layout: ChartLayout, scores: Float[Tensor, "E"]) -> Float[Tensor, "E"]:
     """The scores of edges, -inf for those that no tree may take."""
-    return scores.index_fill(0, plan.cutting, -torch.inf) if len(plan.cutting) else scores
+    return scores.index_fill(0, layout.cutting, -torch.inf) if len(layout.cutting) else scores
 
 
 @torch.no_grad()
-def decode(plan: ChartPlan, scores: Float[Tensor, "E"]) -> InducedTrees:
+def decode(layout: ChartLayout, scores: Float[Tensor, "E"]) -> InducedTrees:
     """The best tree of each sentence under the edge scores."""
-    scores = without_cutting(plan, scores)
-    best_edge = torch.empty_like(plan.edge_start)
-    for level in plan.levels:
+    scores = without_cutting(layout, scores)
+    best_edge = torch.empty_like(layout.edge_start)
+    for level in layout.levels:
         for block in level.blocks:
-            inner = plan.internal(block.cells)
+            inner = layout.internal(block.cells)
             best = scores[block.edges].view(block.shape).argmax(1)
-            best_edge[inner] = plan.edge_start[inner] + best
-    marked = torch.zeros_like(plan.outside_row)
-    marked.index_fill_(0, plan.roots, 1)  # `marked[roots] = 1` makes the host wait for a GPU
-    for level in reversed(plan.levels):
-        edge = best_edge[plan.internal(level.cells)]
+            best_edge[inner] = layout.edge_start[inner] + best
+    marked = torch.zeros_like(layout.outside_row)
+    marked.index_fill_(0, layout.roots, 1)  # `marked[roots] = 1` makes the host wait for a GPU
+    for level in reversed(layout.levels):
+        edge = best_edge[layout.internal(level.cells)]
         # A node of a tree has one parent in it, so that the sums stay 0 or 1.
         own = marked[level.cells].clone()
-        marked.index_add_(0, plan.left[edge], own)
-        marked.index_add_(0, plan.right[edge], own)
-    ordered = marked[plan.postorder]
+        marked.index_add_(0, layout.left[edge], own)
+        marked.index_add_(0, layout.right[edge], own)
+    ordered = marked[layout.postorder]
     ordered_place = torch.cumsum(ordered, 0) - ordered
-    num_nodes = 2 * plan.num_tokens - plan.num_sentences
+    num_nodes = 2 * layout.num_tokens - layout.num_sentences
     # Cells outside the trees all write to one extra place behind the last node.
     target = torch.where(ordered == 1, ordered_place, num_nodes)
     nodes = torch.empty(num_nodes + 1, dtype=torch.int64, device=scores.device)
-    nodes[target] = plan.postorder
+    nodes[target] = layout.postorder
     place = torch.empty_like(ordered_place)
-    place[plan.postorder] = ordered_place
+    place[layout.postorder] = ordered_place
     return InducedTrees(best_edge, marked, nodes[:-1], place)
 
 
-def trees_of(plan: ChartPlan, induced: InducedTrees) -> list[Tree]:
+def trees_of(layout: ChartLayout, induced: InducedTrees) -> list[Tree]:
     """The induced trees as objects (copies them to the host), one a sentence."""
-    spans = plan.spans[induced.nodes.cpu().numpy()]
+    spans = layout.spans[induced.nodes.cpu().numpy()]
     trees: list[Tree] = []
     first = 0
-    roots = plan.spans[plan.roots.cpu().numpy()]
+    roots = layout.spans[layout.roots.cpu().numpy()]
     for start, end in roots.tolist():
         size = 2 * (end - start + 1) - 1
         own = spans[first : first + size] - start

@@ -1,4 +1,4 @@
-"""The inside pass, bottom-up over the levels of the plan (paper 3.1, equations 1-2).
+"""The inside pass, bottom-up over the levels of the layout (paper 3.1, equations 1-2).
 
 For every edge e = (l, r -> c):
 
@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpst.chart.layout import ChartLayout, Level
 from gpst.chart.pair_pass import Incoming, PairPass, Pairs
-from gpst.chart.plan import ChartPlan, Level
 from gpst.kernels.choice import use_triton
 from gpst.kernels.pair import add_norm_backward
 from gpst.layers.composition import Composition
@@ -45,7 +45,7 @@ class InsideOutput:
 
 @dataclass(frozen=True)
 class _Settings:
-    plan: ChartPlan
+    layout: ChartLayout
     composition: Composition
     temperature: float
     two_routes: bool
@@ -54,7 +54,7 @@ class _Settings:
 
 
 def inside(
-    plan: ChartPlan,
+    layout: ChartLayout,
     composition: Composition,
     leaves: Float[Tensor, "N D"],
     temperature: float = 1.0,
@@ -70,29 +70,29 @@ def inside(
         recompute: keep no activations of f_alpha; compute them again in the backward pass.
     """
     settings = _Settings(
-        plan, composition, temperature, gradient_stop, torch.is_grad_enabled(), recompute
+        layout, composition, temperature, gradient_stop, torch.is_grad_enabled(), recompute
     )
     parameters = tuple(composition.parameters())
     ae, ar, heights, scores, weights = _Inside.apply(settings, leaves, *parameters)
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
 
 
-def _pairs(plan: ChartPlan, level: Level, table: Float[Tensor, "C D"]) -> Pairs:
-    return Pairs(table, plan.left[level.edges], table, plan.right[level.edges])
+def _pairs(layout: ChartLayout, level: Level, table: Float[Tensor, "C D"]) -> Pairs:
+    return Pairs(table, layout.left[level.edges], table, layout.right[level.edges])
 
 
-def _offsets(plan: ChartPlan, level: Level) -> Tensor:
+def _offsets(layout: ChartLayout, level: Level) -> Tensor:
     """(cells of the level + 1,) where the edges of each cell begin, from the level's first."""
-    begin = plan.edge_start[plan.internal(level.cells)] - level.first_edge
+    begin = layout.edge_start[layout.internal(level.cells)] - level.first_edge
     return torch.nn.functional.pad(begin, (0, 1), value=level.last_edge - level.first_edge)
 
 
 def _edge_heights(
-    plan: ChartPlan, level: Level, heights: Float[Tensor, "C"]
+    layout: ChartLayout, level: Level, heights: Float[Tensor, "C"]
 ) -> Float[Tensor, "edges"]:
     """1 + max(h_l, h_r)."""
     edges = level.edges
-    return 1.0 + torch.maximum(heights[plan.left[edges]], heights[plan.right[edges]])
+    return 1.0 + torch.maximum(heights[layout.left[edges]], heights[layout.right[edges]])
 
 
 def _mix(
@@ -111,7 +111,7 @@ def _mix(
     if use_triton(vectors):
         from gpst.kernels.gpu.segments import segment_mix
 
-        cells, offsets = level.cells, _offsets(settings.plan, level)
+        cells, offsets = level.cells, _offsets(settings.layout, level)
         values, inverse_std[cells], weights[level.edges], heights[cells] = segment_mix(
             vectors, scores[level.edges], offsets, settings.temperature, edge_heights, norm=True
         )
@@ -132,21 +132,21 @@ def _mix(
 class _Inside(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: _Settings, leaves: Tensor, *parameters: Tensor) -> Any:
-        plan, exact = settings.plan, torch.promote_types(leaves.dtype, torch.float32)
-        num_edges, dim = len(plan.parent), leaves.shape[1]
-        table = leaves.new_empty(plan.num_cells, dim)
-        table[: plan.num_tokens] = leaves
-        heights = leaves.new_zeros(plan.num_cells, dtype=exact)
+        layout, exact = settings.layout, torch.promote_types(leaves.dtype, torch.float32)
+        num_edges, dim = len(layout.parent), leaves.shape[1]
+        table = leaves.new_empty(layout.num_cells, dim)
+        table[: layout.num_tokens] = leaves
+        heights = leaves.new_zeros(layout.num_cells, dtype=exact)
         scores = leaves.new_empty(num_edges, dtype=exact)
         weights = leaves.new_empty(num_edges, dtype=exact)
-        inverse_std = leaves.new_empty(plan.num_cells, 1, dtype=exact)
+        inverse_std = leaves.new_empty(layout.num_cells, 1, dtype=exact)
         passage = PairPass(settings.composition, leaves, settings.with_gradient, settings.recompute)
         vectors_of_levels = []
-        for level in plan.levels:
-            vectors, level_scores = passage.forward(_pairs(plan, level, table))
+        for level in layout.levels:
+            vectors, level_scores = passage.forward(_pairs(layout, level, table))
             vectors_of_levels.append(vectors)
             scores[level.edges] = level_scores
-            edge_heights = _edge_heights(plan, level, heights)
+            edge_heights = _edge_heights(layout, level, heights)
             _mix(
                 settings, level, vectors, edge_heights, table, inverse_std, heights, scores, weights
             )
@@ -163,12 +163,12 @@ class _Inside(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         from_ae, from_ar, from_heights = grad_outputs[:3]
         settings: _Settings = ctx.settings
-        plan, passage = settings.plan, ctx.passage
+        layout, passage = settings.layout, ctx.passage
         table, heights, weights, inverse_std = ctx.saved_tensors
         two_routes = settings.two_routes and from_ar is not None
         into_tables = _into_tables(table, from_ae, from_ar, two_routes, weights.dtype)
         into_heights = torch.zeros_like(heights) if from_heights is None else from_heights.clone()
-        for level, vectors in zip(reversed(plan.levels), reversed(ctx.vectors), strict=True):
+        for level, vectors in zip(reversed(layout.levels), reversed(ctx.vectors), strict=True):
             cells = level.cells
             normed, inverse = table[cells].to(weights.dtype), inverse_std[cells]
             mixed = add_norm_backward(into_tables[:, cells], normed, inverse)
@@ -177,14 +177,14 @@ class _Inside(torch.autograd.Function):
             )
             edges = level.edges
             # The second route ends above the tokens, which take the sum of both.
-            routes = 1 if level.first_cell == plan.num_tokens else len(mixed)
+            routes = 1 if level.first_cell == layout.num_tokens else len(mixed)
             incoming = Incoming(
-                mixed[:routes], plan.parent[edges] - level.first_cell, weights[edges], into_scores
+                mixed[:routes], layout.parent[edges] - level.first_cell, weights[edges], into_scores
             )
             into = into_tables[:routes]
-            passage.backward(_pairs(plan, level, table), incoming, into, into)
+            passage.backward(_pairs(layout, level, table), incoming, into, into)
         # Route 0 is the sum of both routes.
-        into_leaves = into_tables[0, : plan.num_tokens].to(table.dtype)
+        into_leaves = into_tables[0, : layout.num_tokens].to(table.dtype)
         by_id = passage.sums.gradients(settings.composition)
         return None, into_leaves, *(by_id[id(p)] for p in ctx.parameters)
 
@@ -220,21 +220,21 @@ def _through_softmax(
     Args:
         vectors: m_e. mixed: gradient of sum_e a_e m_e.
     """
-    plan = settings.plan
+    layout = settings.layout
     live = mixed[0] - mixed[1] if len(mixed) == 2 else mixed[0]
-    edge_heights = _edge_heights(plan, level, heights)
+    edge_heights = _edge_heights(layout, level, heights)
     if use_triton(vectors):
         from gpst.kernels.gpu.segments import segment_mix_backward
 
         into_scores, into_edge_heights = segment_mix_backward(
-            vectors, weights[level.edges], _offsets(plan, level), live, settings.temperature,
+            vectors, weights[level.edges], _offsets(layout, level), live, settings.temperature,
             edge_heights, into_heights[level.cells],
         )  # fmt: skip
     else:
         into_scores, into_edge_heights = _through_dense_softmax(
             settings, level, vectors, live, edge_heights, weights, into_heights
         )
-    left, right = plan.left[level.edges], plan.right[level.edges]
+    left, right = layout.left[level.edges], layout.right[level.edges]
     # The larger child's height counts; equal ones share, as torch.maximum does it.
     share = 0.5 + 0.5 * torch.sign(heights[left] - heights[right])
     into_heights.index_add_(0, left, into_edge_heights * share)

@@ -1,4 +1,4 @@
-"""The outside pass, top-down over the outside levels of the plan (paper 3.1, equations 3-4).
+"""The outside pass, top-down over the outside levels of the layout (paper 3.1, equations 3-4).
 
 For every message (parent p, sibling s -> child c):
 
@@ -19,22 +19,22 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpst.chart.layout import ChartLayout, OutsideLevel
 from gpst.chart.pair_pass import Incoming, PairPass, Pairs
-from gpst.chart.plan import ChartPlan, OutsideLevel
 from gpst.kernels.choice import use_triton
 from gpst.layers.composition import Decomposition
 
 
 @dataclass(frozen=True)
 class _Settings:
-    plan: ChartPlan
+    layout: ChartLayout
     decomposition: Decomposition
     with_gradient: bool
     recompute: bool
 
 
 def outside(
-    plan: ChartPlan,
+    layout: ChartLayout,
     decomposition: Decomposition,
     inside_ae: Float[Tensor, "C D"],
     recompute: bool = False,
@@ -45,7 +45,7 @@ def outside(
         inside_ae: inside vectors, the route with live weights.
         recompute: keep no activations of f_beta; compute them again in the backward pass.
     """
-    settings = _Settings(plan, decomposition, torch.is_grad_enabled(), recompute)
+    settings = _Settings(layout, decomposition, torch.is_grad_enabled(), recompute)
     parameters = tuple(p for p in decomposition.parameters() if p is not decomposition.root)
     return _Outside.apply(settings, inside_ae, decomposition.root, *parameters)  # type: ignore[no-any-return]
 
@@ -65,22 +65,26 @@ def segment_softmax(
     return exponent / total[segment]
 
 
-def _as_siblings(plan: ChartPlan) -> Int64[Tensor, "_"]:
+def _as_siblings(layout: ChartLayout) -> Int64[Tensor, "_"]:
     """Row of each message's sibling in `Siblings.values`: of a left child the right one's."""
-    return plan.message_sibling + (1 - plan.message_side) * plan.num_cells
+    return layout.message_sibling + (1 - layout.message_side) * layout.num_cells
 
 
 def _pairs(
-    plan: ChartPlan, level: OutsideLevel, outside_table: Tensor, inside_ae: Tensor, siblings: Tensor
+    layout: ChartLayout,
+    level: OutsideLevel,
+    outside_table: Tensor,
+    inside_ae: Tensor,
+    siblings: Tensor,
 ) -> Pairs:
     """Parents' outside vectors and siblings' inside vectors of a level's messages."""
     messages = level.messages
     return Pairs(
         outside_table,
-        plan.message_parent[messages],
+        layout.message_parent[messages],
         inside_ae,
-        plan.message_sibling[messages],
-        plan.message_side[messages],
+        layout.message_sibling[messages],
+        layout.message_side[messages],
         siblings[messages],
     )
 
@@ -111,20 +115,20 @@ class _Outside(torch.autograd.Function):
     def forward(
         ctx: Any, settings: _Settings, inside_ae: Tensor, root: Tensor, *parameters: Tensor
     ) -> Tensor:
-        plan, exact = settings.plan, torch.promote_types(inside_ae.dtype, torch.float32)
-        table = inside_ae.new_empty(plan.num_cells, inside_ae.shape[1])
-        table[: plan.num_sentences] = root
-        weights = inside_ae.new_empty(len(plan.message_child), dtype=exact)
+        layout, exact = settings.layout, torch.promote_types(inside_ae.dtype, torch.float32)
+        table = inside_ae.new_empty(layout.num_cells, inside_ae.shape[1])
+        table[: layout.num_sentences] = root
+        weights = inside_ae.new_empty(len(layout.message_child), dtype=exact)
         passage = PairPass(
             settings.decomposition, inside_ae, settings.with_gradient, settings.recompute
         )
-        if plan.outside_levels:
+        if layout.outside_levels:
             passage.project_siblings(inside_ae)
-        siblings, vectors_of_levels = _as_siblings(plan), []
-        for level in plan.outside_levels:
-            vectors, scores = passage.forward(_pairs(plan, level, table, inside_ae, siblings))
+        siblings, vectors_of_levels = _as_siblings(layout), []
+        for level in layout.outside_levels:
+            vectors, scores = passage.forward(_pairs(layout, level, table, inside_ae, siblings))
             vectors_of_levels.append(vectors)
-            child, size = plan.message_child[level.messages], level.last_row - level.first_row
+            child, size = layout.message_child[level.messages], level.last_row - level.first_row
             if use_triton(vectors):
                 from gpst.kernels.gpu.segments import segment_mix
 
@@ -139,28 +143,28 @@ class _Outside(torch.autograd.Function):
             ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
             ctx.parameters = parameters
             ctx.save_for_backward(table, inside_ae, weights, siblings)
-        return table.index_select(0, plan.outside_row[: plan.num_tokens])
+        return table.index_select(0, layout.outside_row[: layout.num_tokens])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (from_tokens,) = grad_outputs
         settings: _Settings = ctx.settings
-        plan, passage = settings.plan, ctx.passage
+        layout, passage = settings.layout, ctx.passage
         table, inside_ae, weights, siblings = ctx.saved_tensors
         into_outside = torch.zeros(1, *table.shape, dtype=weights.dtype, device=table.device)
-        into_outside[0, plan.outside_row[: plan.num_tokens]] = from_tokens.to(weights.dtype)
+        into_outside[0, layout.outside_row[: layout.num_tokens]] = from_tokens.to(weights.dtype)
         into_inside = torch.zeros_like(into_outside)
         for level, vectors in zip(
-            reversed(plan.outside_levels), reversed(ctx.vectors), strict=True
+            reversed(layout.outside_levels), reversed(ctx.vectors), strict=True
         ):
-            child, w = plan.message_child[level.messages], weights[level.messages]
+            child, w = layout.message_child[level.messages], weights[level.messages]
             mixed = into_outside[:, level.rows]
             incoming = Incoming(mixed, child, w, _into_scores(vectors, w, child, mixed[0]))
-            pairs = _pairs(plan, level, table, inside_ae, siblings)
+            pairs = _pairs(layout, level, table, inside_ae, siblings)
             passage.backward(pairs, incoming, into_outside, into_inside)
         passage.siblings_backward(inside_ae, into_inside[0])
-        into_root = into_outside[0, : plan.num_sentences].sum(0)
+        into_root = into_outside[0, : layout.num_sentences].sum(0)
         by_id = passage.sums.gradients(settings.decomposition)
         return (
             None,

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from gpst.batch import ContextBatch, on_device, padded_rows
 from gpst.chart.decode import InducedTrees
-from gpst.chart.plan import ChartPlan
+from gpst.chart.layout import ChartLayout
 from gpst.config import GPSTConfig
 from gpst.layers.transformer import CausalStack, HeadMLP, at_least_fp32, init_linear, init_std
 
 
 @dataclass(frozen=True)
-class GeneratorLayout:
+class GeneratorPadding:
     """Where actions and tokens of a batch lie in padded rows, one row a context.
 
     Only the sizes of the sentences are needed, so it is made on the CPU before the trees are known.
@@ -43,7 +43,7 @@ class GeneratorLayout:
     """(M,) number of the first action of each action's context."""
 
     @classmethod
-    def of(cls, batch: ContextBatch) -> GeneratorLayout:
+    def of(cls, batch: ContextBatch) -> GeneratorPadding:
         tokens = batch.context_lengths
         actions = 2 * tokens - batch.sentences_per_context
         first = np.cumsum(actions) - actions
@@ -100,8 +100,8 @@ class Generator(nn.Module):
         self,
         nodes: Float[Tensor, "M H"],
         bos: Float[Tensor, "H"],
-        layout: GeneratorLayout,
-        plan: ChartPlan,
+        padding: GeneratorPadding,
+        layout: ChartLayout,
         induced: InducedTrees,
         recompute: bool = False,
     ) -> tuple[Float[Tensor, "M 2"], Float[Tensor, "N H"], Int64[Tensor, "M"]]:
@@ -112,27 +112,29 @@ class Generator(nn.Module):
         Returns:
             type logits of every action, token features of every token, types of the actions.
         """
-        is_token = induced.nodes < plan.num_tokens
+        is_token = induced.nodes < layout.num_tokens
         # Tokens generated before action t of its context = tokens among the nodes before it.
         before = torch.cumsum(is_token, 0) - is_token.to(torch.int64)
-        words = before - before[layout.context_of_node]
+        words = before - before[padding.context_of_node]
         # The input before action t is node t-1, or <bos> at the start of a context.
         number = torch.arange(len(nodes), device=nodes.device)
-        at_start = number == layout.context_of_node
+        at_start = number == padding.context_of_node
         previous = torch.where(at_start[:, None], bos, nodes.roll(1, 0))
         flat = self.input_at(previous, words)
-        rows = flat.new_zeros(layout.num_contexts * layout.type_length, flat.shape[1])
-        rows = rows.index_copy(0, layout.node_row, flat)
-        hidden = self.type_layers(rows.view(layout.num_contexts, layout.type_length, -1), recompute)
-        hidden = hidden.flatten(0, 1).index_select(0, layout.node_row)
-        # Token k is written by the action at its own place in the post-order.
-        before_tokens = hidden.index_select(0, induced.place[: plan.num_tokens])
-        before_tokens = F.dropout(before_tokens, self.dropout, self.training)
-        rows = flat.new_zeros(layout.num_contexts * layout.token_length, flat.shape[1])
-        rows = rows.index_copy(0, layout.token_row, before_tokens)
-        written = self.token_layers(
-            rows.view(layout.num_contexts, layout.token_length, -1), recompute
+        rows = flat.new_zeros(padding.num_contexts * padding.type_length, flat.shape[1])
+        rows = rows.index_copy(0, padding.node_row, flat)
+        hidden = self.type_layers(
+            rows.view(padding.num_contexts, padding.type_length, -1), recompute
         )
-        written = written.flatten(0, 1).index_select(0, layout.token_row)
+        hidden = hidden.flatten(0, 1).index_select(0, padding.node_row)
+        # Token k is written by the action at its own place in the post-order.
+        before_tokens = hidden.index_select(0, induced.place[: layout.num_tokens])
+        before_tokens = F.dropout(before_tokens, self.dropout, self.training)
+        rows = flat.new_zeros(padding.num_contexts * padding.token_length, flat.shape[1])
+        rows = rows.index_copy(0, padding.token_row, before_tokens)
+        written = self.token_layers(
+            rows.view(padding.num_contexts, padding.token_length, -1), recompute
+        )
+        written = written.flatten(0, 1).index_select(0, padding.token_row)
         types = torch.where(is_token, 0, 1)
         return self.type_logits(hidden), self.token_features(written), types

@@ -1,4 +1,4 @@
-"""GPST.forward: parse -> plan -> inside -> decode -> outside -> generate (paper figure 2)."""
+"""GPST.forward: parse -> layout -> inside -> decode -> outside -> generate (paper figure 2)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees, decode, trees_of
 from gpst.chart.inside import InsideOutput, inside
+from gpst.chart.layout import ChartLayout, build_layout
 from gpst.chart.outside import outside
-from gpst.chart.plan import ChartPlan, build_plan
 from gpst.config import GPSTConfig
 from gpst.layers.composition import Composition, Decomposition, Scaling
 from gpst.layers.transformer import HeadMLP, init_std
-from gpst.model.generator import Generator, GeneratorLayout
+from gpst.model.generator import Generator, GeneratorPadding
 from gpst.model.initialisation import start_as_in_paper
 from gpst.model.losses import LossTerm, height_loss, type_loss, vocabulary_loss
 from gpst.model.modes import evaluating
 from gpst.model.output import ModelOutput, check_context_length
 from gpst.model.parameters import decay_groups
 from gpst.model.parser import BoundaryParser, add_noise, split_loss
-from gpst.model.statistics import STATISTICS, plan_sizes, structure_statistics
+from gpst.model.statistics import STATISTICS, layout_sizes, structure_statistics
 from gpst.tree import Tree
 
 
@@ -57,37 +57,37 @@ class GPSTModel(nn.Module):
         batch: ContextBatch,
         noise: float = 0.0,
         temperature: float = 1.0,
-        plan: ChartPlan | None = None,
+        layout: ChartLayout | None = None,
     ) -> ModelOutput:
         """All losses of a batch in one pass.
 
         Args:
             noise: coefficient of the Gumbel noise on the parser's scores before ordering.
             temperature: T of the softmax over the splits of a cell.
-            plan: the batch's chart, from given trees, e.g.; by default the parser's present scores
+            layout: the batch's chart, for example of known trees; by default the parser's scores
                 order it, and a GPU's host waits for them.
         Raises:
-            ValueError: a context longer than config.max_context_tokens; a plan of another batch.
+            ValueError: a context longer than config.max_context_tokens; a layout of another batch.
         """
         check_context_length(batch, self.config.max_context_tokens)
-        if plan is not None:
-            plan.check_is_of(batch.sentence_lengths)
+        if layout is not None:
+            layout.check_is_of(batch.sentence_lengths)
         scores = self.parser(batch)
-        if plan is None:
-            plan = self.plan(batch, add_noise(scores.detach(), noise))
-        plan = plan.to(batch.tokens.device, non_blocking=True)
+        if layout is None:
+            layout = self.layout(batch, add_noise(scores.detach(), noise))
+        layout = layout.to(batch.tokens.device, non_blocking=True)
         # One look-up for both: each has a V x H table of its own as its gradient.
         looked_up = self.embedding(F.pad(batch.tokens, (0, 1), value=self.config.bos_token_id))
         embedded, bos = looked_up[:-1], looked_up[-1]
         recompute = "composition" in self.checkpointing
-        chart = self._inside(plan, embedded, temperature, recompute)
-        induced = decode(plan, chart.scores)
-        outside_vectors = outside(plan, self.decomposition, chart.inside_ae, recompute)
+        chart = self._inside(layout, embedded, temperature, recompute)
+        induced = decode(layout, chart.scores)
+        outside_vectors = outside(layout, self.decomposition, chart.inside_ae, recompute)
         type_logits, features, types = self.generator(
-            self._nodes(plan, induced, chart, embedded),
+            self._nodes(layout, induced, chart, embedded),
             bos,
-            GeneratorLayout.of(batch),
-            plan,
+            GeneratorPadding.of(batch),
+            layout,
             induced,
             "generator" in self.checkpointing,
         )
@@ -99,18 +99,18 @@ class GPSTModel(nn.Module):
             "autoencoding": LossTerm(vocabulary_loss(rebuilt, weight, tokens), "tokens"),
             "token": LossTerm(vocabulary_loss(features, weight, tokens), "actions"),
             "type": LossTerm(type_loss(type_logits, types), "actions"),
-            "parser": LossTerm(split_loss(scores, plan, induced), "splits"),
+            "parser": LossTerm(split_loss(scores, layout, induced), "splits"),
             "height": LossTerm(
-                height_loss(chart.heights[plan.roots], lengths, max_height), "sentences"
+                height_loss(chart.heights[layout.roots], lengths, max_height), "sentences"
             ),
         }
-        statistics = structure_statistics(scores, plan, induced, chart)
-        return ModelOutput(losses, statistics, features, plan_sizes(plan))
+        statistics = structure_statistics(scores, layout, induced, chart)
+        return ModelOutput(losses, statistics, features, layout_sizes(layout))
 
-    def plan(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartPlan:
+    def layout(self, batch: ContextBatch, scores: Float[Tensor, "N"]) -> ChartLayout:
         """The chart that the scores order, on the batch's device (the one copy to the host)."""
         composition, on_gpu = self.config.composition, batch.tokens.is_cuda
-        on_host = build_plan(
+        on_host = build_layout(
             scores.cpu().numpy(),
             batch.sentence_lengths,
             composition.window,
@@ -123,18 +123,18 @@ class GPSTModel(nn.Module):
         return on_host.to(batch.tokens.device, non_blocking=True)
 
     def _inside(
-        self, plan: ChartPlan, embedded: Tensor, temperature: float, recompute: bool
+        self, layout: ChartLayout, embedded: Tensor, temperature: float, recompute: bool
     ) -> InsideOutput:
         leaves = self.scaling.down(embedded)
         stop = self.config.gradient_stop
-        return inside(plan, self.composition, leaves, temperature, stop, recompute)
+        return inside(layout, self.composition, leaves, temperature, stop, recompute)
 
     def _nodes(
-        self, plan: ChartPlan, induced: InducedTrees, chart: InsideOutput, embedded: Tensor
+        self, layout: ChartLayout, induced: InducedTrees, chart: InsideOutput, embedded: Tensor
     ) -> Float[Tensor, "M H"]:
         """Inputs of the generative model: token embeddings and surrogates of constituents."""
         nodes = induced.nodes
-        is_token = (nodes < plan.num_tokens)[:, None]
+        is_token = (nodes < layout.num_tokens)[:, None]
         own = embedded.index_select(0, torch.where(is_token[:, 0], nodes, 0))
         if self.generator.comp_embedding is not None:
             # The two models are disconnected; the maps between them still take part in the step.
@@ -150,9 +150,9 @@ class GPSTModel(nn.Module):
         The batch's atoms are constituents.
         """
         with evaluating(self):
-            plan = self.plan(batch, self.parser(batch))
-            chart = self._inside(plan, self.embedding(batch.tokens), 1.0, False)
-            return trees_of(plan, decode(plan, chart.scores))
+            layout = self.layout(batch, self.parser(batch))
+            chart = self._inside(layout, self.embedding(batch.tokens), 1.0, False)
+            return trees_of(layout, decode(layout, chart.scores))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by how they are optimised (gpst/model/parameters.py)."""

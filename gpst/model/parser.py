@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees
-from gpst.chart.plan import ChartPlan
+from gpst.chart.layout import ChartLayout
 from gpst.config import ParserConfig
 from gpst.kernels.gelu import gelu
 from gpst.kernels.product import Linear
@@ -35,7 +35,7 @@ class _Group(NamedTuple):
     """(S, 1, 1, T), true for tokens, false for padding."""
 
 
-class _Layout(NamedTuple):
+class _Padding(NamedTuple):
     """How the tokens of a batch go into groups of sentences and come back."""
 
     groups: list[_Group]
@@ -45,7 +45,7 @@ class _Layout(NamedTuple):
     """(N,) of each token in its sentence."""
 
     @classmethod
-    def of(cls, batch: ContextBatch) -> _Layout:
+    def of(cls, batch: ContextBatch) -> _Padding:
         starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
         groups: list[_Group] = []
         order: list[np.ndarray] = []
@@ -90,21 +90,21 @@ class _ParserLayer(nn.Module):
         for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
             nn.init.xavier_uniform_(layer.weight)
 
-    def _attend(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
+    def _attend(self, x: Float[Tensor, "N D"], padding: _Padding) -> Float[Tensor, "N D"]:
         packed = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
-        turned = _rotate(packed[:, :2], layout.position)
+        turned = _rotate(packed[:, :2], padding.position)
         packed = torch.cat((turned, packed[:, 2:]), 1)
         found: list[Tensor] = []
-        for flat, padded, mask in layout.groups:
+        for flat, padded, mask in padding.groups:
             rows = packed.index_select(0, flat).unflatten(0, (len(mask), -1))
             query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
             attended = F.scaled_dot_product_attention(query, key, value, mask)
             attended = attended.transpose(1, 2).flatten(0, 1)
             found.append(attended.index_select(0, padded))
-        return torch.cat(found).index_select(0, layout.back).flatten(1)
+        return torch.cat(found).index_select(0, padding.back).flatten(1)
 
-    def forward(self, x: Float[Tensor, "N D"], layout: _Layout) -> Float[Tensor, "N D"]:
-        x = x + self.attention_out(self._attend(self.attention_norm(x), layout))
+    def forward(self, x: Float[Tensor, "N D"], padding: _Padding) -> Float[Tensor, "N D"]:
+        x = x + self.attention_out(self._attend(self.attention_norm(x), padding))
         gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
         return x + self.ffn_out(F.silu(gate) * up)
 
@@ -135,10 +135,10 @@ class BoundaryParser(nn.Module):
 
     def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
         """Scores in fp32; the entry of a sentence's last token stands for nothing."""
-        layout = _Layout.of(batch)
+        padding = _Padding.of(batch)
         x = self.embedding(batch.tokens)
         for layer in self.layers:
-            x = layer(x, layout)
+            x = layer(x, padding)
         x = self.norm(x)
         pairs = torch.cat((x, x.roll(-1, 0)), -1)
         inner = F.dropout(gelu(self.dense(pairs)), self.dropout, self.training)
@@ -161,18 +161,21 @@ class _SplitLikelihood(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, plan: ChartPlan, induced: InducedTrees) -> Tensor:
-        z = scores.new_full((plan.num_cells,), -torch.inf)
-        for level in plan.levels:
+    def forward(ctx: Any, scores: Tensor, layout: ChartLayout, induced: InducedTrees) -> Tensor:
+        z = scores.new_full((layout.num_cells,), -torch.inf)
+        for level in layout.levels:
             cells = level.cells
-            edge = induced.best_edge[plan.internal(cells)]
+            edge = induced.best_edge[layout.internal(cells)]
             z[cells] = torch.logsumexp(
-                torch.stack((z[plan.left[edge]], scores[plan.cut[edge]], z[plan.right[edge]])), 0
+                torch.stack(
+                    (z[layout.left[edge]], scores[layout.cut[edge]], z[layout.right[edge]])
+                ),
+                0,
             )
-        internal = slice(plan.num_tokens, plan.num_cells)
-        chosen = scores[plan.cut[induced.best_edge]]
+        internal = slice(layout.num_tokens, layout.num_cells)
+        chosen = scores[layout.cut[induced.best_edge]]
         ctx.save_for_backward(scores, z)
-        ctx.plan, ctx.induced = plan, induced
+        ctx.layout, ctx.induced = layout, induced
         return torch.where(induced.marked[internal] == 1, z[internal] - chosen, 0.0).sum()
 
     @staticmethod
@@ -180,27 +183,27 @@ class _SplitLikelihood(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (incoming,) = grad_outputs
         scores, z = ctx.saved_tensors
-        plan: ChartPlan = ctx.plan
+        layout: ChartLayout = ctx.layout
         induced: InducedTrees = ctx.induced
         into_z = induced.marked.to(scores.dtype)
         into_scores = torch.zeros_like(scores)
-        for level in reversed(plan.levels):
+        for level in reversed(layout.levels):
             cells = level.cells
-            edge = induced.best_edge[plan.internal(cells)]
+            edge = induced.best_edge[layout.internal(cells)]
             own = induced.marked[cells].to(scores.dtype)
-            into, top, cut = into_z[cells] * own, z[cells], plan.cut[edge]
-            for child in (plan.left[edge], plan.right[edge]):
+            into, top, cut = into_z[cells] * own, z[cells], layout.cut[edge]
+            for child in (layout.left[edge], layout.right[edge]):
                 into_z.index_add_(0, child, into * torch.exp(z[child] - top))
             into_scores.index_add_(0, cut, into * torch.exp(scores[cut] - top) - own)
         return incoming * into_scores, None, None
 
 
 def split_loss(
-    scores: Float[Tensor, "N"], plan: ChartPlan, induced: InducedTrees
+    scores: Float[Tensor, "N"], layout: ChartLayout, induced: InducedTrees
 ) -> Float[Tensor, ""]:
     """Sum over splits of the cross entropy of the chosen split among its span's boundaries (L_p).
 
     Args:
         scores: v without noise.
     """
-    return _SplitLikelihood.apply(scores, plan, induced)  # type: ignore[no-any-return]
+    return _SplitLikelihood.apply(scores, layout, induced)  # type: ignore[no-any-return]

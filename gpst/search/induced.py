@@ -47,10 +47,10 @@ def inside_parse(
     batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], own, atoms)
     batch = batch.to(device)
     with evaluating(model):
-        plan = model.plan(batch, model.parser(batch))
-        chart = model._inside(plan, model.embedding(batch.tokens), 1.0, False)
-        induced = decode(plan, chart.scores)
+        layout = model.layout(batch, model.parser(batch))
+        chart = model._inside(layout, model.embedding(batch.tokens), 1.0, False)
+        induced = decode(layout, chart.scores)
     vectors = chart.inside_ar.index_select(0, induced.nodes)
-    trees = trees_of(plan, induced)
+    trees = trees_of(layout, induced)
     sizes = [2 * tree.num_tokens - 1 for tree in trees]
     return [InsideParse(tree, own) for tree, own in zip(trees, vectors.split(sizes), strict=True)]

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from gpst.batch import ContextBatch
+from gpst.chart.layout import ChartLayout, build_layout
 from gpst.chart.pair_pass import pairs_a_chunk
-from gpst.chart.plan import ChartPlan, build_plan
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ModelConfig
 from gpst.model.losses import chunk_rows
 from gpst.model.parser import length_groups
@@ -148,23 +148,23 @@ def _gpst(
 ) -> tuple[float, float]:
     chart = config.composition
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
-    plan = build_plan(scores, batch.sentence_lengths, chart.window, chart.schedule)
+    layout = build_layout(scores, batch.sentence_lengths, chart.window, chart.schedule)
     recompute = "composition" in checkpointing
-    saved, made = _chart(chart, plan, sizes.number, recompute, device_type)
+    saved, made = _chart(chart, layout, sizes.number, recompute, device_type)
     generator, block = _generator(config, batch, sizes, "generator" in checkpointing)
     saved += generator + _parser(config, batch, sizes, device_type)
     tokens, dim, hidden = batch.num_tokens, chart.dim, config.hidden_dim
     # The embedded tokens, of which the scaled ones are made; the head of the auto-encoder.
     saved += sizes.number * tokens * (hidden + dim)
     saved += tokens * _head(4 * dim, config, sizes)
-    return saved + _integers(plan, batch), max(made, block)
+    return saved + _integers(layout, batch), max(made, block)
 
 
-def _integers(plan: ChartPlan, batch: ContextBatch) -> float:
+def _integers(layout: ChartLayout, batch: ContextBatch) -> float:
     """The chart's layout, trees, positions of tokens and actions; the parser's scores."""
-    tokens, actions, cells = batch.num_tokens, batch.counts.actions, plan.num_cells
+    tokens, actions, cells = batch.num_tokens, batch.counts.actions, layout.num_cells
     return (
-        plan.integers.nbytes
+        layout.integers.nbytes
         + _INDEX * (9 * actions + 12 * tokens + 3 * cells)
         + _EXACT * (4 * tokens + 3 * cells)
     )
@@ -197,11 +197,11 @@ def _generator(
 
 
 def _chart(
-    chart: CompositionConfig, plan: ChartPlan, number: int, recompute: bool, device_type: str
+    chart: CompositionConfig, layout: ChartLayout, number: int, recompute: bool, device_type: str
 ) -> tuple[float, float]:
     """(saved, recomputed) of the inside and outside passes (gpst/chart)."""
-    edges, cells, dim = len(plan.parent), plan.num_cells, chart.dim
-    messages = len(plan.message_child)
+    edges, cells, dim = len(layout.parent), layout.num_cells, chart.dim
+    messages = len(layout.message_child)
     inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number)
     outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number)
     siblings = _SIBLINGS * 2 * number * dim
@@ -214,8 +214,8 @@ def _chart(
     if not recompute:
         return saved + edges * inside + messages * outside + cells * siblings, 0
     limit = pairs_a_chunk(device_type, messages)
-    levels = [level.last_edge - level.first_edge for level in plan.levels]
-    outer = [level.messages.stop - level.messages.start for level in plan.outside_levels]
+    levels = [level.last_edge - level.first_edge for level in layout.levels]
+    outer = [level.messages.stop - level.messages.start for level in layout.outside_levels]
     pieces = (
         min(max(levels, default=0), limit) * inside,
         min(max(outer, default=0), limit) * outside,

@@ -97,17 +97,17 @@ def test_a_chart_of_given_trees_holds_nothing_else() -> None:
     sentences = one_by_one(language, language.held_out(20))
     model = make_model(Settings(language="clauses", window=1), language)
 
-    plan = given(lambda s: [best_binary(tree) for tree in s.trees])(model, sentences)
+    layout = given(lambda s: [best_binary(tree) for tree in s.trees])(model, sentences)
 
-    assert plan is not None
+    assert layout is not None
     starts = np.cumsum([0, *(len(tree.words) for tree in sentences.trees)])
     wanted = {
         (int(start) + i, int(start) + j)
         for start, tree in zip(starts, sentences.trees, strict=False)
         for i, j in best_binary(tree)
     }
-    assert {tuple(span) for span in plan.spans[plan.num_tokens :].tolist()} == wanted
-    assert plan.num_cells == 2 * plan.num_tokens - len(sentences.trees)
+    assert {tuple(span) for span in layout.spans[layout.num_tokens :].tolist()} == wanted
+    assert layout.num_cells == 2 * layout.num_tokens - len(sentences.trees)
 
 
 def test_pmi_of_neighbours_by_hand() -> None:

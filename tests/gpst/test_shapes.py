@@ -18,7 +18,7 @@ from gpst.model.losses import type_loss
 ROOT = Path(__file__).parents[2]
 CHECK_EVERYTHING = """
 from jaxtyping import install_import_hook
-chart = [f"gpst.chart.{n}" for n in "atoms decode inside outside packing plan".split()]
+chart = [f"gpst.chart.{n}" for n in "atoms decode inside outside packing layout".split()]
 inner = [f"gpst.chart.{n}" for n in "pair_pass pair_weights scores".split()]
 kernels = [f"gpst.kernels.{n}" for n in "attention packed_linear pair product".split()]
 everything = [*chart, *inner, *kernels, "gpst.batch", "gpst.layers", "gpst.model", "gpst.search"]

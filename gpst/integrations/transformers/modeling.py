@@ -29,7 +29,7 @@ from gpst.export.files import PREFIX
 from gpst.export.former import NAMES_NOW
 from gpst.integrations.transformers.configuration import GPSTConfig
 from gpst.layers.transformer import init_std
-from gpst.model.generator import GeneratorLayout
+from gpst.model.generator import GeneratorPadding
 from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
 from gpst.search.generate import generate
@@ -201,20 +201,20 @@ def features_after_tokens(
     """
     bos = model.config.bos_token_id
     batch = ContextBatch.from_sentences([[*map(list, row), [bos]] for row in rows]).to(device)
-    plan = model.plan(batch, model.parser(batch).detach())
+    layout = model.layout(batch, model.parser(batch).detach())
     embedded = model.embedding(batch.tokens)
-    chart = model._inside(plan, embedded, 1.0, False)
-    induced = decode(plan, chart.scores)
+    chart = model._inside(layout, embedded, 1.0, False)
+    induced = decode(layout, chart.scores)
     _, features, _ = model.generator(
-        model._nodes(plan, induced, chart, embedded),
+        model._nodes(layout, induced, chart, embedded),
         model.embedding.weight[bos],
-        GeneratorLayout.of(batch),
-        plan,
+        GeneratorPadding.of(batch),
+        layout,
         induced,
     )
     first = np.cumsum(batch.context_lengths) - batch.context_lengths
     not_first = np.delete(np.arange(batch.num_tokens), first)
-    trees = iter(trees_of(plan, induced))
+    trees = iter(trees_of(layout, induced))
     of_rows = [[next(trees) for _ in range(len(row) + 1)][:-1] for row in rows]
     return features[torch.from_numpy(not_first).to(device)], of_rows
 

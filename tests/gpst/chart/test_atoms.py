@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpst.chart.decode import decode, trees_of
-from gpst.chart.plan import ChartPlan, build_plan
+from gpst.chart.layout import ChartLayout, build_layout
 
 WORKED_SCORES = [0.1, 0.7, 0.9, 0.5, 0.2]
-"""As in the plan's worked example; here tokens 2 and 3 are an atom."""
+"""As in the layout's worked example; here tokens 2 and 3 are an atom."""
 CROSSED = {
     (0, 1): [0], (1, 2): [1], (2, 3): [2], (3, 4): [3], (4, 5): [4],
     (1, 3): [1, 2], (2, 4): [2, 3], (0, 3): [0, 1], (2, 5): [3, 4], (0, 5): [1, 3],
@@ -31,14 +31,14 @@ def atoms_of(inner: list[bool]) -> list[tuple[int, int]]:
     return [(a, b - 1) for a, b in zip(starts, [*starts[1:], len(inner)], strict=True)]
 
 
-def cells_of(plan: ChartPlan, sentence: int) -> dict[tuple[int, int], list[int]]:
-    start = int(plan.sentence_lengths[:sentence].sum())
-    stop = start + int(plan.sentence_lengths[sentence])
+def cells_of(layout: ChartLayout, sentence: int) -> dict[tuple[int, int], list[int]]:
+    start = int(layout.sentence_lengths[:sentence].sum())
+    stop = start + int(layout.sentence_lengths[sentence])
     cells: dict[tuple[int, int], list[int]] = {}
-    for edge, parent in enumerate(plan.parent.tolist()):
-        i, j = plan.spans[parent].tolist()
+    for edge, parent in enumerate(layout.parent.tolist()):
+        i, j = layout.spans[parent].tolist()
         if start <= i < stop:
-            cells.setdefault((i - start, j - start), []).append(int(plan.cut[edge]) - start)
+            cells.setdefault((i - start, j - start), []).append(int(layout.cut[edge]) - start)
     return cells
 
 
@@ -51,11 +51,11 @@ def cells_of(plan: ChartPlan, sentence: int) -> dict[tuple[int, int], list[int]]
 )
 def test_worked_example(rule, cells, cutting):
     inner = np.arange(6) == 2
-    plan = build_plan(np.array([*WORKED_SCORES, 9.0]), np.array([6]), 2, "score", inner, rule)
-    assert cells_of(plan, 0) == cells
+    layout = build_layout(np.array([*WORKED_SCORES, 9.0]), np.array([6]), 2, "score", inner, rule)
+    assert cells_of(layout, 0) == cells
     found = [
-        (tuple(plan.spans[int(plan.parent[edge])].tolist()), int(plan.cut[edge]))
-        for edge in plan.cutting
+        (tuple(layout.spans[int(layout.parent[edge])].tolist()), int(layout.cut[edge]))
+        for edge in layout.cutting
     ]
     assert len(found) == len(cutting)
     assert set(found) == cutting
@@ -81,21 +81,21 @@ def test_the_best_of_all_trees_that_have_the_atoms(given_sentences, window, sche
     scores = np.array([v for own, _ in given_sentences for v in own])
     inner = np.array([b for _, own in given_sentences for b in own])
     lengths = np.array([len(own) for own, _ in given_sentences])
-    plan = build_plan(scores, lengths, window, schedule, inner, rule)
+    layout = build_layout(scores, lengths, window, schedule, inner, rule)
     # Few values, so that there are ties.
-    edge_scores = torch.from_numpy(np.random.default_rng(seed).integers(0, 4, len(plan.parent)))
-    induced = trees_of(plan, decode(plan, edge_scores.double()))
+    edge_scores = torch.from_numpy(np.random.default_rng(seed).integers(0, 4, len(layout.parent)))
+    induced = trees_of(layout, decode(layout, edge_scores.double()))
 
     start = 0
     for number, (own_scores, own_inner) in enumerate(given_sentences):
         n, atoms = len(own_scores), atoms_of(own_inner)
-        cells = cells_of(plan, number)
+        cells = cells_of(layout, number)
         may_cross = rule == "constrain_tree"
         assert cells == chart_oracle.chart(own_scores[:-1], window, schedule, atoms, may_cross)
         score_of = {
-            (tuple((plan.spans[parent] - start).tolist()), cut - start): score
+            (tuple((layout.spans[parent] - start).tolist()), cut - start): score
             for parent, cut, score in zip(
-                plan.parent.tolist(), plan.cut.tolist(), edge_scores.tolist(), strict=True
+                layout.parent.tolist(), layout.cut.tolist(), edge_scores.tolist(), strict=True
             )
         }
         allowed = [
@@ -109,16 +109,16 @@ def test_the_best_of_all_trees_that_have_the_atoms(given_sentences, window, sche
         start += n
 
 
-def in_trees(plan: ChartPlan) -> set[tuple[int, int, int]]:
+def in_trees(layout: ChartLayout) -> set[tuple[int, int, int]]:
     """(first token, cut, last token) of the splits that a tree may have."""
-    forbidden, reached = set(plan.cutting.tolist()), set(plan.roots.tolist())
+    forbidden, reached = set(layout.cutting.tolist()), set(layout.roots.tolist())
     found = set()
-    for edge in reversed(range(len(plan.parent))):
-        parent = int(plan.parent[edge])
+    for edge in reversed(range(len(layout.parent))):
+        parent = int(layout.parent[edge])
         if parent in reached and edge not in forbidden:
-            reached |= {int(plan.left[edge]), int(plan.right[edge])}
-            i, j = plan.spans[parent].tolist()
-            found.add((i, int(plan.cut[edge]), j))
+            reached |= {int(layout.left[edge]), int(layout.right[edge])}
+            i, j = layout.spans[parent].tolist()
+            found.add((i, int(layout.cut[edge]), j))
     return found
 
 
@@ -128,7 +128,7 @@ def test_both_rules_leave_the_same_trees_under_the_schedule_score(window):
     lengths = rng.integers(1, 30, 20)
     scores, inner = rng.normal(size=lengths.sum()), rng.random(lengths.sum()) < 0.4
     crossing, closed = (
-        build_plan(scores, lengths, window, "score", inner, rule)
+        build_layout(scores, lengths, window, "score", inner, rule)
         for rule in ("constrain_tree", "constrain_chart")
     )
     assert in_trees(crossing) == in_trees(closed)
@@ -137,14 +137,14 @@ def test_both_rules_leave_the_same_trees_under_the_schedule_score(window):
 
 def test_without_atoms_the_rules_are_one_and_nothing_is_forbidden():
     scores, lengths = np.random.default_rng(0).normal(size=40), np.array([30, 1, 9])
-    plain = build_plan(scores, lengths)
+    plain = build_layout(scores, lengths)
     for rule in ("constrain_tree", "constrain_chart"):
         for inner in (None, np.zeros(40, bool)):
-            plan = build_plan(scores, lengths, inner=inner, atoms=rule)
-            assert torch.equal(plan.integers, plain.integers)
-            assert len(plan.cutting) == 0
+            layout = build_layout(scores, lengths, inner=inner, atoms=rule)
+            assert torch.equal(layout.integers, plain.integers)
+            assert len(layout.cutting) == 0
 
 
 def test_an_unknown_rule_is_named():
     with pytest.raises(ValueError, match=r"atoms 'split': constrain_tree or constrain_chart"):
-        build_plan(np.zeros(3), np.array([3]), atoms="split")
+        build_layout(np.zeros(3), np.array([3]), atoms="split")

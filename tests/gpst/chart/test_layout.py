@@ -1,4 +1,4 @@
-"""The chart plan against the word-for-word oracle and the worked example of the design."""
+"""The chart layout against the word-for-word oracle and the worked example of the design."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import chart_oracle
 import numpy as np
 import pytest
 
-from gpst.chart.plan import ChartPlan, build_plan
-from gpst.model.statistics import plan_sizes
+from gpst.chart.layout import ChartLayout, build_layout
+from gpst.model.statistics import layout_sizes
 
 WORKED_SCORES = [0.1, 0.7, 0.9, 0.5, 0.2]
 WORKED = {
@@ -22,25 +22,25 @@ WORKED = {
 }  # fmt: skip
 
 
-def cells_of(plan: ChartPlan, start: int, length: int) -> dict[tuple[int, int], list[int]]:
+def cells_of(layout: ChartLayout, start: int, length: int) -> dict[tuple[int, int], list[int]]:
     """The cells of the sentence at a flat position, as the oracle gives them."""
     cells: dict[tuple[int, int], list[int]] = {}
-    for edge in range(len(plan.parent)):
-        i, j = (plan.spans[int(plan.parent[edge])] - start).tolist()
+    for edge in range(len(layout.parent)):
+        i, j = (layout.spans[int(layout.parent[edge])] - start).tolist()
         if i >= 0 and j < length:
-            cells.setdefault((i, j), []).append(int(plan.cut[edge]) - start)
+            cells.setdefault((i, j), []).append(int(layout.cut[edge]) - start)
     return cells
 
 
-def plan_of(sentences: list[list[float]], **options) -> ChartPlan:
+def plan_of(sentences: list[list[float]], **options) -> ChartLayout:
     flat = np.array([v for scores in sentences for v in [*scores, 99.0]])
-    return build_plan(flat, np.array([len(s) + 1 for s in sentences]), **options)
+    return build_layout(flat, np.array([len(s) + 1 for s in sentences]), **options)
 
 
 @pytest.mark.parametrize("schedule", ["score", "height"])
 def test_worked_example(schedule):
-    plan = plan_of([WORKED_SCORES], schedule=schedule)
-    assert cells_of(plan, 0, 6) == WORKED[schedule]
+    layout = plan_of([WORKED_SCORES], schedule=schedule)
+    assert cells_of(layout, 0, 6) == WORKED[schedule]
     assert chart_oracle.chart(WORKED_SCORES, 2, schedule) == WORKED[schedule]
 
 
@@ -52,11 +52,11 @@ def test_equals_the_oracle(schedule, window):
     sentences = [rng.integers(0, 4, n).astype(float).tolist() for n in range(14)] + [
         rng.normal(size=n).tolist() for n in (0, 1, 2, 7, 20, 33)
     ]
-    plan = plan_of(sentences, window=window, schedule=schedule)
+    layout = plan_of(sentences, window=window, schedule=schedule)
     start = 0
     for scores in sentences:
         expected = chart_oracle.chart(scores, window, schedule)
-        assert cells_of(plan, start, len(scores) + 1) == expected
+        assert cells_of(layout, start, len(scores) + 1) == expected
         start += len(scores) + 1
 
 
@@ -70,8 +70,8 @@ def test_atoms_are_never_crossed_where_they_constrain_the_chart(schedule):
         scores = rng.normal(size=ends[-1] - 1).tolist()
         inner = np.ones(ends[-1], bool)
         inner[ends - 1] = False
-        plan = plan_of([scores], schedule=schedule, inner=inner, atoms="constrain_chart")
-        cells = cells_of(plan, 0, int(ends[-1]))
+        layout = plan_of([scores], schedule=schedule, inner=inner, atoms="constrain_chart")
+        cells = cells_of(layout, 0, int(ends[-1]))
         assert cells == chart_oracle.chart(scores, 2, schedule, atoms)
         for i, j in cells:
             for a, b in atoms:
@@ -82,43 +82,43 @@ def test_atoms_are_never_crossed_where_they_constrain_the_chart(schedule):
 def test_numbering_is_by_level_and_number_of_splits():
     rng = np.random.default_rng(1)
     lengths = rng.integers(1, 30, 50)
-    plan = build_plan(rng.normal(size=lengths.sum()), lengths)
-    level = np.zeros(plan.num_cells, int)
+    layout = build_layout(rng.normal(size=lengths.sum()), lengths)
+    level = np.zeros(layout.num_cells, int)
     edge = 0
-    for number, step in enumerate(plan.levels, start=1):
+    for number, step in enumerate(layout.levels, start=1):
         for block in step.blocks:
             for cell in range(block.cells.start, block.cells.stop):
                 for _ in range(block.num_splits):
-                    assert int(plan.parent[edge]) == cell
-                    left, right = int(plan.left[edge]), int(plan.right[edge])
+                    assert int(layout.parent[edge]) == cell
+                    left, right = int(layout.left[edge]), int(layout.right[edge])
                     level[cell] = max(level[cell], 1 + level[left], 1 + level[right])
-                    (i, k), (m, j) = plan.spans[left], plan.spans[right]
-                    assert (i, j, m) == (*plan.spans[cell], k + 1)
-                    assert int(plan.cut[edge]) == k
+                    (i, k), (m, j) = layout.spans[left], layout.spans[right]
+                    assert (i, j, m) == (*layout.spans[cell], k + 1)
+                    assert int(layout.cut[edge]) == k
                     edge += 1
                 assert level[cell] == number
-    assert edge == len(plan.parent)
-    assert plan.levels[-1].last_cell == plan.num_cells
+    assert edge == len(layout.parent)
+    assert layout.levels[-1].last_cell == layout.num_cells
 
 
 def test_outside_order_has_every_message_once_and_parents_first():
     rng = np.random.default_rng(2)
     lengths = rng.integers(1, 30, 20)
-    plan = build_plan(rng.normal(size=lengths.sum()), lengths)
-    row = plan.outside_row.numpy()
-    assert sorted(row) == list(range(plan.num_cells))
-    assert sorted(row[plan.roots.numpy()]) == list(range(len(lengths)))
+    layout = build_layout(rng.normal(size=lengths.sum()), lengths)
+    row = layout.outside_row.numpy()
+    assert sorted(row) == list(range(layout.num_cells))
+    assert sorted(row[layout.roots.numpy()]) == list(range(len(lengths)))
     expected = []
-    for e in range(len(plan.parent)):
-        left, right, parent = int(plan.left[e]), int(plan.right[e]), int(plan.parent[e])
+    for e in range(len(layout.parent)):
+        left, right, parent = int(layout.left[e]), int(layout.right[e]), int(layout.parent[e])
         expected += [(row[left], row[parent], right, 0), (row[right], row[parent], left, 1)]
     found = []
-    for level in plan.outside_levels:
+    for level in layout.outside_levels:
         for m in range(level.first_message, level.last_message):
-            child = level.first_row + int(plan.message_child[m])
-            parent = int(plan.message_parent[m])
+            child = level.first_row + int(layout.message_child[m])
+            parent = int(layout.message_parent[m])
             assert parent < level.first_row <= child < level.last_row
-            sibling, side = int(plan.message_sibling[m]), int(plan.message_side[m])
+            sibling, side = int(layout.message_sibling[m]), int(layout.message_side[m])
             found.append((child, parent, sibling, side))
     assert sorted(found) == sorted(expected)
 
@@ -130,7 +130,7 @@ def test_threads_change_nothing(threads, last):
     rng = np.random.default_rng(3)
     lengths = np.append(rng.integers(1, 40, 80), last)
     scores = rng.normal(size=lengths.sum())
-    one, several = (build_plan(scores, lengths, num_threads=t) for t in (1, threads))
+    one, several = (build_layout(scores, lengths, num_threads=t) for t in (1, threads))
     assert one.levels == several.levels
     assert one.outside_levels == several.outside_levels
     assert (one.integers == several.integers).all()
@@ -147,18 +147,18 @@ def test_long_sentences_stay_linear(schedule, shape):
         "falling": -np.arange(n, dtype=float),
         "flat": np.zeros(n),
     }[shape]
-    plan = build_plan(scores, np.array([n]), schedule=schedule)
-    assert plan.num_cells <= 8 * n
-    assert tuple(plan.spans[int(plan.roots[0])]) == (0, n - 1)
+    layout = build_layout(scores, np.array([n]), schedule=schedule)
+    assert layout.num_cells <= 8 * n
+    assert tuple(layout.spans[int(layout.roots[0])]) == (0, n - 1)
 
 
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="3 scores for sentences of 4 tokens"):
-        build_plan(np.zeros(3), np.array([4]))
+        build_layout(np.zeros(3), np.array([4]))
     with pytest.raises(ValueError, match="3 scores for sentences of 3 tokens"):
-        build_plan(np.zeros(3), np.array([3, 0]))
+        build_layout(np.zeros(3), np.array([3, 0]))
     with pytest.raises(ValueError, match="schedule 'best'"):
-        build_plan(np.zeros(4), np.array([4]), schedule="best")
+        build_layout(np.zeros(4), np.array([4]), schedule="best")
 
 
 @pytest.mark.parametrize(
@@ -171,5 +171,5 @@ def test_wrong_arguments_are_refused():
     ],
 )
 def test_the_sizes_of_a_chart(scores, sizes):
-    plan = build_plan(np.array([*scores, 0, 0, 5, 0]), np.array([4, 1, 2]), window=1)
-    assert plan_sizes(plan) == sizes
+    layout = build_layout(np.array([*scores, 0, 0, 5, 0]), np.array([4, 1, 2]), window=1)
+    assert layout_sizes(layout) == sizes

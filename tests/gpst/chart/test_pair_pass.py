@@ -10,9 +10,9 @@ import torch
 
 from gpst.chart import pair_pass
 from gpst.chart.inside import inside
+from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside, segment_softmax
 from gpst.chart.pair_pass import Incoming, PairPass, Pairs
-from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig
 from gpst.layers.composition import Composition, Decomposition, PairModel
 
@@ -81,13 +81,13 @@ def test_the_same_values_are_dropped_in_both_directions(recompute: bool, monkeyp
     """Finite differences through both passes with dropout on."""
     monkeypatch.setitem(pair_pass._PAIRS_A_CHUNK, "cpu", 4)
     composition, decomposition = make(Composition, 0.2), make(Decomposition, 0.2, num_layers=1)
-    plan = build_plan(np.array([0.3, 0.1, 0.7, 0.2, 0.0, 0.4, 0.0]), np.array([5, 2]))
+    layout = build_layout(np.array([0.3, 0.1, 0.7, 0.2, 0.0, 0.4, 0.0]), np.array([5, 2]))
     upstream = torch.randn(7, 6, dtype=torch.float64)
 
     def loss(leaves: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(5)
-        chart = inside(plan, composition, leaves, gradient_stop=False, recompute=recompute)
-        rebuilt = outside(plan, decomposition, chart.inside_ae, recompute)
+        chart = inside(layout, composition, leaves, gradient_stop=False, recompute=recompute)
+        rebuilt = outside(layout, decomposition, chart.inside_ae, recompute)
         return (rebuilt * upstream).sum() + chart.heights.sum()
 
     leaves = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
@@ -114,11 +114,11 @@ def test_kept_and_recomputed_activations_give_the_same_bits() -> None:
     gradients = []
     for recompute in (False, True):
         model, down = make(Composition, 0.1).float(), make(Decomposition, 0.1).float()
-        plan = build_plan(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
+        layout = build_layout(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
         torch.manual_seed(1)
         leaves = torch.randn(40, 6, requires_grad=True)
-        chart = inside(plan, model, leaves, recompute=recompute)
-        rebuilt = outside(plan, down, chart.inside_ae, recompute)
+        chart = inside(layout, model, leaves, recompute=recompute)
+        rebuilt = outside(layout, down, chart.inside_ae, recompute)
         (chart.inside_ar.sum() + rebuilt.square().sum()).backward()
         parameters = [*model.parameters(), *down.parameters()]
         gradients.append([leaves.grad, *(p.grad for p in parameters)])
@@ -128,15 +128,15 @@ def test_kept_and_recomputed_activations_give_the_same_bits() -> None:
 
 def test_half_precision_stays_near_and_scores_are_fp32() -> None:
     model = make(Composition).float().eval()
-    plan = build_plan(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
+    layout = build_layout(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
     leaves = torch.randn(40, 6)
-    exact = inside(plan, model, leaves)
+    exact = inside(layout, model, leaves)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = inside(plan, model, leaves)
+        half = inside(layout, model, leaves)
     assert half.scores.dtype == half.weights.dtype == half.heights.dtype == torch.float32
     assert (half.inside_ae - exact.inside_ae).abs().mean() < 0.05
     torch.testing.assert_close(
-        half.heights[plan.roots], exact.heights[plan.roots], rtol=0.05, atol=0.2
+        half.heights[layout.roots], exact.heights[layout.roots], rtol=0.05, atol=0.2
     )
 
 

@@ -114,9 +114,9 @@ def test_a_change_in_another_file_is_compiled(package, tmp_path) -> None:
 
 CHART = """
 import numpy as np
-from gpst.chart.plan import build_plan
+from gpst.chart.layout import build_layout
 scores = np.array([3.0, 1.0, 2.0, 4.0, 5.0, 0.0])
-print(build_plan(scores, np.array([6])).left.tolist())
+print(build_layout(scores, np.array([6])).left.tolist())
 """
 SEGMENT = """
 import numpy as np

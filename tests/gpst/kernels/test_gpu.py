@@ -1,4 +1,4 @@
-"""On a GPU: the host waits for nothing in forward and backward (GPST: with a given plan)."""
+"""On a GPU: the host waits for nothing in forward and backward (GPST: with a given layout)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpst.batch import ContextBatch
-from gpst.chart.plan import build_plan
+from gpst.chart.layout import build_layout
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
 from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
@@ -61,9 +61,9 @@ def make_model(dtype: torch.dtype) -> GPSTModel:
     return GPSTModel(CONFIG).to("cuda", dtype).train()
 
 
-def step(model: GPSTModel, batch: ContextBatch, noise: float = 1.0, plan=None) -> torch.Tensor:
+def step(model: GPSTModel, batch: ContextBatch, noise: float = 1.0, layout=None) -> torch.Tensor:
     torch.manual_seed(1)
-    loss = total_loss(model(batch, noise=noise, plan=plan).losses, batch.counts)
+    loss = total_loss(model(batch, noise=noise, layout=layout).losses, batch.counts)
     loss.backward()
     return loss.detach()
 
@@ -74,7 +74,7 @@ def test_the_test_sees_a_wait(batch):
         value.item()
     model, moved = make_model(torch.float32), batch.to("cuda")
     with no_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
-        step(model, moved)  # it makes its own plan
+        step(model, moved)  # it makes its own layout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -87,11 +87,11 @@ def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
 
     inner = np.arange(batch.num_tokens) % 3 == 1
     scores = np.random.default_rng(1).normal(size=batch.num_tokens)
-    plan = build_plan(scores, batch.sentence_lengths, inner=inner, pin=True)
-    assert plan.integers.is_pinned()
-    assert len(plan.cutting)  # splits that no tree may take are left out without waiting, too
+    layout = build_layout(scores, batch.sentence_lengths, inner=inner, pin=True)
+    assert layout.integers.is_pinned()
+    assert len(layout.cutting)  # splits that no tree may take are left out without waiting, too
     with no_waiting():
-        loss = step(model, batch.to("cuda", non_blocking=True), plan=plan)
+        loss = step(model, batch.to("cuda", non_blocking=True), layout=layout)
     assert torch.isfinite(loss).item()
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
 
@@ -99,8 +99,8 @@ def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
 def test_a_given_plan_gives_the_losses_of_the_own_one(batch):
     model = make_model(torch.float32).eval()
     moved = batch.to("cuda")
-    plan = model.plan(moved, model.parser(moved).detach())
-    own, given = step(model, moved, noise=0.0), step(model, moved, noise=0.0, plan=plan)
+    layout = model.layout(moved, model.parser(moved).detach())
+    own, given = step(model, moved, noise=0.0), step(model, moved, noise=0.0, layout=layout)
     torch.testing.assert_close(given, own, rtol=1e-5, atol=1e-5)
 
 

@@ -11,8 +11,8 @@ import torch
 
 import gpst.kernels.choice
 from gpst.chart.inside import inside
+from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside
-from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig, GPT2Config
 from gpst.kernels import pair
 from gpst.kernels.choice import fused_pieces, use_triton
@@ -127,15 +127,15 @@ def test_passes_over_the_chart(
     )
     composition, decomposition = Composition(config).to(device), Decomposition(config).to(device)
     rng = np.random.default_rng(0)
-    plan = build_plan(rng.normal(size=16), np.array([1, 9, 6]), window).to(device)
+    layout = build_layout(rng.normal(size=16), np.array([1, 9, 6]), window).to(device)
     leaves = torch.randn(16, 12, device=device, requires_grad=True)
     parameters = [*composition.parameters(), *decomposition.parameters()]
     upstream = torch.randn(16, 12, device=device)
 
     def run():
         torch.manual_seed(1)  # the same values are dropped
-        chart = inside(plan, composition, leaves, temperature, recompute=recompute)
-        rebuilt = outside(plan, decomposition, chart.inside_ae, recompute)
+        chart = inside(layout, composition, leaves, temperature, recompute=recompute)
+        rebuilt = outside(layout, decomposition, chart.inside_ae, recompute)
         loss = (rebuilt * upstream).sum() + chart.heights.sum() + chart.inside_ar.square().sum()
         into = torch.autograd.grad(loss, [leaves, *parameters])
         return chart.inside_ae, chart.heights, chart.scores, chart.weights, rebuilt, *into

@@ -19,9 +19,9 @@ import gpst.kernels.choice
 from gpst.batch import ContextBatch
 from gpst.chart import pair_pass
 from gpst.chart.inside import inside
+from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside
 from gpst.chart.pair_pass import Incoming, PairPass, Pairs
-from gpst.chart.plan import build_plan
 from gpst.config import CompositionConfig, ParserConfig
 from gpst.kernels import pair as pieces
 from gpst.layers import composition as module_form
@@ -379,11 +379,11 @@ def test_the_loss_goes_down_its_gradient_with_dropout_on() -> None:
 
 def test_inside_and_outside_draw_anew_in_each_step() -> None:
     model, other = make(Composition), make(Decomposition)
-    plan = build_plan(np.random.default_rng(0).normal(size=12), np.array([12]))
+    layout = build_layout(np.random.default_rng(0).normal(size=12), np.array([12]))
     leaves = torch.randn(12, SIZES.dim)
 
     def rebuilt() -> Tensor:
-        return outside(plan, other, inside(plan, model, leaves).inside_ae)
+        return outside(layout, other, inside(layout, model, leaves).inside_ae)
 
     torch.manual_seed(0)
     first, second = rebuilt(), rebuilt()

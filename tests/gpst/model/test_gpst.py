@@ -195,11 +195,11 @@ def test_equal_scores_take_the_smaller_split():
     with torch.no_grad():
         expected = [slow.sentence(tokens, live=True)[0].tree() for tokens in contexts[0]]
     assert model.induced_trees(batch) == expected
-    plan = model.plan(batch, model.parser(batch).detach())
-    induced = decode(plan, torch.zeros(len(plan.parent)))
-    assert (induced.best_edge == plan.edge_start).all()
+    layout = model.layout(batch, model.parser(batch).detach())
+    induced = decode(layout, torch.zeros(len(layout.parent)))
+    assert (induced.best_edge == layout.edge_start).all()
     # There were other splits to choose from.
-    assert max(block.num_splits for level in plan.levels for block in level.blocks) > 1
+    assert max(block.num_splits for level in layout.levels for block in level.blocks) > 1
 
 
 ATOMS = [[1, 1, 3, 1, 1, 2], [1, 2, 1]]
@@ -236,19 +236,19 @@ def test_atoms_shape_what_is_trained_on(rule):
     assert batch.inner is not None
     assert np.flatnonzero(batch.inner).tolist() == [2, 3, 7, 10]
 
-    plan = model.plan(batch, model.parser(batch).detach())
+    layout = model.layout(batch, model.parser(batch).detach())
 
-    spans = {(int(i), int(j)) for i, j in plan.spans}
+    spans = {(int(i), int(j)) for i, j in layout.spans}
     atoms = ((2, 4), (7, 8), (10, 11))
     assert set(atoms) <= spans
     crossing = [(i, j) for a, b in atoms for i, j in spans if i < a <= j < b or a < i <= b < j]
     assert bool(crossing) == (rule == "constrain_tree")
-    assert bool(len(plan.cutting)) == (rule == "constrain_tree")
+    assert bool(len(layout.cutting)) == (rule == "constrain_tree")
     assert_close(
         {name: term.sum for name, term in model(batch).losses.items()},
-        {name: term.sum for name, term in model(plain, plan=plan).losses.items()},
+        {name: term.sum for name, term in model(plain, layout=layout).losses.items()},
     )
-    assert model(batch).sizes["cells"] == plan.num_cells
+    assert model(batch).sizes["cells"] == layout.num_cells
     with pytest.raises(ValueError, match=r"inner is \(3,\) of 13 tokens"):
         replace(plain, inner=np.zeros(3, bool))
 

@@ -1,4 +1,4 @@
-"""From boundary scores to a ChartPlan: all that the passes need to know, as integers.
+"""From boundary scores to a ChartLayout: all that the passes need to know, as integers.
 
 Cells of a micro-batch are numbered level by level; tokens are cells 0..N-1 in the order of the
 flat batch. Within a level, cells with equally many splits are neighbours, so that the softmax
@@ -26,7 +26,7 @@ _TENSORS = (
     *("message_parent", "message_sibling", "message_side", "message_child"),
     "cutting",
 )
-"""Of a plan, in the order in which they lie in `integers`."""
+"""Of a layout, in the order in which they lie in `integers`."""
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
 
 
@@ -93,7 +93,7 @@ class OutsideLevel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChartPlan:
+class ChartLayout:
     """The chart of a micro-batch of S sentences with N tokens: C cells, E edges, 2E messages.
 
     All tensors are int64 views of one, and lie on one device; sizes and levels are plain Python
@@ -143,8 +143,8 @@ class ChartPlan:
         """Where cells that are not tokens lie in a table without the tokens."""
         return slice(cells.start - self.num_tokens, cells.stop - self.num_tokens)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> ChartPlan:
-        """The plan with its tensors on a device, by one copy."""
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> ChartLayout:
+        """The layout with its tensors on a device, by one copy."""
         moved = self.integers.to(device, non_blocking=non_blocking)
         if moved is self.integers:
             return self
@@ -152,7 +152,7 @@ class ChartPlan:
         return replace(self, integers=moved, **views_of(moved, sizes))
 
     def check_is_of(self, sentence_lengths: np.ndarray) -> None:
-        """Raises ValueError unless this is a plan for sentences of these lengths."""
+        """Raises ValueError unless this is a layout for sentences of these lengths."""
         own, given = self.sentence_lengths, np.asarray(sentence_lengths)
         if len(own) != len(given) or self.num_tokens != int(given.sum()):
             raise ValueError(
@@ -226,7 +226,7 @@ def _outside_levels(sizes: np.ndarray, messages: np.ndarray) -> tuple[OutsideLev
     )
 
 
-def build_plan(
+def build_layout(
     scores: Real[np.ndarray, "N"],
     sentence_lengths: Integer[np.ndarray, "S"],
     window: int = 2,
@@ -235,7 +235,7 @@ def build_plan(
     atoms: str = "constrain_tree",
     num_threads: int = 1,
     pin: bool = False,
-) -> ChartPlan:
+) -> ChartLayout:
     """The pruned chart of every sentence of a micro-batch (paper 3.1 and appendix).
 
     Args:
@@ -302,7 +302,7 @@ def build_plan(
         },
         pin,
     )
-    return ChartPlan(
+    return ChartLayout(
         num_tokens=num_tokens,
         num_sentences=len(lengths),
         num_cells=num_cells,
