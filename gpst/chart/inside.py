@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.chart.layout import ChartLayout, Level
-from gpst.chart.pair_pass import Incoming, PairPass, Pairs
+from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.kernels.pair import add_norm_backward
 from gpst.layers.composition import Composition
@@ -161,49 +161,51 @@ class _Inside(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        from_ae, from_ar, from_heights = grad_outputs[:3]
+        grad_out_ae, grad_out_ar, grad_out_heights = grad_outputs[:3]
         settings: _Settings = ctx.settings
         layout, passage = settings.layout, ctx.passage
         table, heights, weights, inverse_std = ctx.saved_tensors
-        two_routes = settings.two_routes and from_ar is not None
-        into_tables = _into_tables(table, from_ae, from_ar, two_routes, weights.dtype)
-        into_heights = torch.zeros_like(heights) if from_heights is None else from_heights.clone()
+        two_routes = settings.two_routes and grad_out_ar is not None
+        grad_tables = _grad_tables(table, grad_out_ae, grad_out_ar, two_routes, weights.dtype)
+        grad_heights = (
+            torch.zeros_like(heights) if grad_out_heights is None else grad_out_heights.clone()
+        )
         for level, vectors in zip(reversed(layout.levels), reversed(ctx.vectors), strict=True):
             cells = level.cells
             normed, inverse = table[cells].to(weights.dtype), inverse_std[cells]
-            mixed = add_norm_backward(into_tables[:, cells], normed, inverse)
-            into_scores = _through_softmax(
-                settings, level, vectors, mixed, heights, weights, into_heights
+            mixed = add_norm_backward(grad_tables[:, cells], normed, inverse)
+            grad_scores = _through_softmax(
+                settings, level, vectors, mixed, heights, weights, grad_heights
             )
             edges = level.edges
             # The second route ends above the tokens, which take the sum of both.
             routes = 1 if level.first_cell == layout.num_tokens else len(mixed)
-            incoming = Incoming(
-                mixed[:routes], layout.parent[edges] - level.first_cell, weights[edges], into_scores
+            grad_out = OutputGradients(
+                mixed[:routes], layout.parent[edges] - level.first_cell, weights[edges], grad_scores
             )
-            into = into_tables[:routes]
-            passage.backward(_pairs(layout, level, table), incoming, into, into)
+            grad = grad_tables[:routes]
+            passage.backward(_pairs(layout, level, table), grad_out, grad, grad)
         # Route 0 is the sum of both routes.
-        into_leaves = into_tables[0, : layout.num_tokens].to(table.dtype)
+        grad_leaves = grad_tables[0, : layout.num_tokens].to(table.dtype)
         by_id = passage.sums.gradients(settings.composition)
-        return None, into_leaves, *(by_id[id(p)] for p in ctx.parameters)
+        return None, grad_leaves, *(by_id[id(p)] for p in ctx.parameters)
 
 
-def _into_tables(
+def _grad_tables(
     table: Float[Tensor, "C D"],
-    from_ae: Float[Tensor, "C D"] | None,
-    from_ar: Float[Tensor, "C D"] | None,
+    grad_out_ae: Float[Tensor, "C D"] | None,
+    grad_out_ar: Float[Tensor, "C D"] | None,
     two: bool,
     dtype: torch.dtype,
 ) -> Float[Tensor, "R C D"]:
     """Gradients of the inside vectors: of all routes, and of the second alone."""
-    into = torch.zeros(1 + two, *table.shape, dtype=dtype, device=table.device)
-    for incoming in (from_ae, from_ar):
-        if incoming is not None:
-            into[0] += incoming
-    if two and from_ar is not None:
-        into[1] += from_ar
-    return into
+    grad = torch.zeros(1 + two, *table.shape, dtype=dtype, device=table.device)
+    for grad_out in (grad_out_ae, grad_out_ar):
+        if grad_out is not None:
+            grad[0] += grad_out
+    if two and grad_out_ar is not None:
+        grad[1] += grad_out_ar
+    return grad
 
 
 def _through_softmax(
@@ -213,7 +215,7 @@ def _through_softmax(
     mixed: Float[Tensor, "R cells D"],
     heights: Float[Tensor, "C"],
     weights: Float[Tensor, "E"],
-    into_heights: Float[Tensor, "C"],
+    grad_heights: Float[Tensor, "C"],
 ) -> Float[Tensor, "edges"]:
     """Gradient of the scores of a level's edges; sends the heights' down to the children.
 
@@ -226,20 +228,20 @@ def _through_softmax(
     if use_triton(vectors):
         from gpst.kernels.gpu.segments import segment_mix_backward
 
-        into_scores, into_edge_heights = segment_mix_backward(
+        grad_scores, grad_edge_heights = segment_mix_backward(
             vectors, weights[level.edges], _offsets(layout, level), live, settings.temperature,
-            edge_heights, into_heights[level.cells],
+            edge_heights, grad_heights[level.cells],
         )  # fmt: skip
     else:
-        into_scores, into_edge_heights = _through_dense_softmax(
-            settings, level, vectors, live, edge_heights, weights, into_heights
+        grad_scores, grad_edge_heights = _through_dense_softmax(
+            settings, level, vectors, live, edge_heights, weights, grad_heights
         )
     left, right = layout.left[level.edges], layout.right[level.edges]
     # The larger child's height counts; equal ones share, as torch.maximum does it.
     share = 0.5 + 0.5 * torch.sign(heights[left] - heights[right])
-    into_heights.index_add_(0, left, into_edge_heights * share)
-    into_heights.index_add_(0, right, into_edge_heights * (1.0 - share))
-    return into_scores
+    grad_heights.index_add_(0, left, grad_edge_heights * share)
+    grad_heights.index_add_(0, right, grad_edge_heights * (1.0 - share))
+    return grad_scores
 
 
 def _through_dense_softmax(
@@ -249,20 +251,20 @@ def _through_dense_softmax(
     live: Float[Tensor, "cells D"],
     edge_heights: Float[Tensor, "edges"],
     weights: Float[Tensor, "E"],
-    into_heights: Float[Tensor, "C"],
+    grad_heights: Float[Tensor, "C"],
 ) -> tuple[Float[Tensor, "edges"], Float[Tensor, "edges"]]:
     """Gradients of the scores and of the heights of a level's edges, block by block."""
-    into_scores = torch.empty_like(weights[level.edges])
-    into_edge_heights = torch.empty_like(into_scores)
+    grad_scores = torch.empty_like(weights[level.edges])
+    grad_edge_heights = torch.empty_like(grad_scores)
     for block in level.blocks:
         shape, local = block.shape, level.local_edges(block)
         first = block.first_cell - level.first_cell
         a = weights[block.edges].view(shape)
-        from_heights = into_heights[block.cells].unsqueeze(1)
+        grad_out_heights = grad_heights[block.cells].unsqueeze(1)
         own = live[first : first + block.num_cells].unsqueeze(2)
-        into_a = torch.bmm(vectors[local].view(*shape, -1).to(live.dtype), own).squeeze(2)
-        into_a = into_a + from_heights * edge_heights[local].view(shape)
-        into_s = a * (into_a - (a * into_a).sum(1, keepdim=True)) / settings.temperature
-        into_scores[local] = into_s.flatten()
-        into_edge_heights[local] = (a * from_heights).flatten()
-    return into_scores, into_edge_heights
+        grad_a = torch.bmm(vectors[local].view(*shape, -1).to(live.dtype), own).squeeze(2)
+        grad_a = grad_a + grad_out_heights * edge_heights[local].view(shape)
+        grad_s = a * (grad_a - (a * grad_a).sum(1, keepdim=True)) / settings.temperature
+        grad_scores[local] = grad_s.flatten()
+        grad_edge_heights[local] = (a * grad_out_heights).flatten()
+    return grad_scores, grad_edge_heights

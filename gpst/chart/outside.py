@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.chart.layout import ChartLayout, OutsideLevel
-from gpst.chart.pair_pass import Incoming, PairPass, Pairs
+from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.layers.composition import Decomposition
 
@@ -94,7 +94,7 @@ def _offsets(child: Int64[Tensor, "P"], size: int) -> Int64[Tensor, "{size}+1"]:
     return torch.searchsorted(child, torch.arange(size + 1, device=child.device))
 
 
-def _into_scores(
+def _grad_scores(
     vectors: Float[Tensor, "P D"],
     weights: Float[Tensor, "P"],
     child: Int64[Tensor, "P"],
@@ -105,9 +105,9 @@ def _into_scores(
         from gpst.kernels.gpu.segments import segment_mix_backward
 
         return segment_mix_backward(vectors, weights, _offsets(child, len(mixed)), mixed)[0]
-    into_w = (vectors * mixed.index_select(0, child)).sum(1)
-    along = torch.zeros_like(mixed[:, 0]).index_add_(0, child, weights * into_w)
-    return weights * (into_w - along[child])
+    grad_w = (vectors * mixed.index_select(0, child)).sum(1)
+    along = torch.zeros_like(mixed[:, 0]).index_add_(0, child, weights * grad_w)
+    return weights * (grad_w - along[child])
 
 
 class _Outside(torch.autograd.Function):
@@ -148,27 +148,27 @@ class _Outside(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (from_tokens,) = grad_outputs
+        (grad_out_tokens,) = grad_outputs
         settings: _Settings = ctx.settings
         layout, passage = settings.layout, ctx.passage
         table, inside_ae, weights, siblings = ctx.saved_tensors
-        into_outside = torch.zeros(1, *table.shape, dtype=weights.dtype, device=table.device)
-        into_outside[0, layout.outside_row[: layout.num_tokens]] = from_tokens.to(weights.dtype)
-        into_inside = torch.zeros_like(into_outside)
+        grad_outside = torch.zeros(1, *table.shape, dtype=weights.dtype, device=table.device)
+        grad_outside[0, layout.outside_row[: layout.num_tokens]] = grad_out_tokens.to(weights.dtype)
+        grad_inside = torch.zeros_like(grad_outside)
         for level, vectors in zip(
             reversed(layout.outside_levels), reversed(ctx.vectors), strict=True
         ):
             child, w = layout.message_child[level.messages], weights[level.messages]
-            mixed = into_outside[:, level.rows]
-            incoming = Incoming(mixed, child, w, _into_scores(vectors, w, child, mixed[0]))
+            mixed = grad_outside[:, level.rows]
+            grad_out = OutputGradients(mixed, child, w, _grad_scores(vectors, w, child, mixed[0]))
             pairs = _pairs(layout, level, table, inside_ae, siblings)
-            passage.backward(pairs, incoming, into_outside, into_inside)
-        passage.siblings_backward(inside_ae, into_inside[0])
-        into_root = into_outside[0, : layout.num_sentences].sum(0)
+            passage.backward(pairs, grad_out, grad_outside, grad_inside)
+        passage.siblings_backward(inside_ae, grad_inside[0])
+        grad_root = grad_outside[0, : layout.num_sentences].sum(0)
         by_id = passage.sums.gradients(settings.decomposition)
         return (
             None,
-            into_inside[0].to(inside_ae.dtype),
-            into_root.to(inside_ae.dtype),
+            grad_inside[0].to(inside_ae.dtype),
+            grad_root.to(inside_ae.dtype),
             *(by_id[id(p)] for p in ctx.parameters),
         )

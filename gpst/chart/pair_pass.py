@@ -57,7 +57,7 @@ class Pairs(NamedTuple):
         return rows
 
 
-class Incoming(NamedTuple):
+class OutputGradients(NamedTuple):
     """What flows back into the vectors and scores of P pairs, by R routes; route 0 is their sum."""
 
     cells: Float[Tensor, "R cells D"]
@@ -69,8 +69,10 @@ class Incoming(NamedTuple):
     scores: Float[Tensor, "P"]
     """Gradient of the scores."""
 
-    def chunk(self, chunk: slice) -> Incoming:
-        return Incoming(self.cells, self.cell[chunk], self.weights[chunk], self.scores[chunk])
+    def chunk(self, chunk: slice) -> OutputGradients:
+        return OutputGradients(
+            self.cells, self.cell[chunk], self.weights[chunk], self.scores[chunk]
+        )
 
     def vectors(self) -> Float[Tensor, "R P D"]:
         """Gradient of the vectors."""
@@ -139,11 +141,11 @@ class PairPass:
         self.siblings = Siblings(self._maps[1:], inside.to(self.dtype), chunks, keep)
 
     def siblings_backward(
-        self, inside: Float[Tensor, "C D"], into_inside: Float[Tensor, "C D"]
+        self, inside: Float[Tensor, "C D"], grad_inside: Float[Tensor, "C D"]
     ) -> None:
-        """After the last level that goes back. Args: into_inside: added to."""
+        """After the last level that goes back. Args: grad_inside: added to."""
         if self.siblings is not None:
-            self.siblings.backward(inside.to(self.dtype), into_inside)
+            self.siblings.backward(inside.to(self.dtype), grad_inside)
 
     def forward(self, pairs: Pairs) -> tuple[Float[Tensor, "P D"], Float[Tensor, "P"]]:
         """(vectors, scores in fp32) of the pairs of one level."""
@@ -164,15 +166,15 @@ class PairPass:
     def backward(
         self,
         pairs: Pairs,
-        incoming: Incoming,
-        into_first: Float[Tensor, "R rows D"],
-        into_second: Float[Tensor, "R rows2 D"],
+        grad_out: OutputGradients,
+        grad_first: Float[Tensor, "R rows D"],
+        grad_second: Float[Tensor, "R rows2 D"],
     ) -> None:
         """Adds the gradients of the last level that is left.
 
         Args:
             pairs: those given to `forward`, with the same values in their tables.
-            into_first, into_second: gradients of the two tables, added to.
+            grad_first, grad_second: gradients of the two tables, added to.
         """
         if not self._levels:
             raise RuntimeError("the graph of a chart goes back once; compute the chart again")
@@ -183,10 +185,10 @@ class PairPass:
             if kept is None:
                 self._masks = first_mask
                 kept = self._forward(own, True)
-            into = self._backward(kept, own, incoming.chunk(chunk)).to(into_first.dtype)
-            for route, (to_first, to_second) in enumerate(into):
-                into_first[route].index_add_(0, own.first, to_first)
-                into_second[route].index_add_(0, own.second, to_second)
+            grad = self._backward(kept, own, grad_out.chunk(chunk)).to(grad_first.dtype)
+            for route, (grad_chunk_first, grad_chunk_second) in enumerate(grad):
+                grad_first[route].index_add_(0, own.first, grad_chunk_first)
+                grad_second[route].index_add_(0, own.second, grad_chunk_second)
 
     def _chunks(self, size: int) -> list[slice]:
         step = pairs_a_chunk(self.device.type, size)
@@ -260,47 +262,49 @@ class PairPass:
             found.append(self.siblings.values.index_select(0, pairs.sibling))
         return found
 
-    def _backward(self, kept: _Kept, pairs: Pairs, incoming: Incoming) -> Float[Tensor, "R 2 P D"]:
+    def _backward(
+        self, kept: _Kept, pairs: Pairs, grad_out: OutputGradients
+    ) -> Float[Tensor, "R 2 P D"]:
         """Gradient of the pairs' rows."""
-        into_vectors = incoming.vectors().to(self.dtype)
-        into = pair.add_norm_backward(into_vectors, kept.vectors, kept.inverse_std)
-        into = into.unsqueeze(1).expand(-1, 2, -1, -1)
+        grad_vectors = grad_out.vectors().to(self.dtype)
+        grad = pair.add_norm_backward(grad_vectors, kept.vectors, kept.inverse_std)
+        grad = grad.unsqueeze(1).expand(-1, 2, -1, -1)
         for number in reversed(range(len(self._layers))):
-            into = self._layer_backward(number, kept.layers[number], into, pairs.side)
+            grad = self._layer_backward(number, kept.layers[number], grad, pairs.side)
         rows = kept.layers[0].x
-        into_scores = (incoming.scores * self._score_scale).unsqueeze(1)
-        first, second = (out.to(into_scores.dtype) for out in self._mapped(kept.scores, pairs))
-        into_out = into_scores * second, into_scores * first
+        grad_scores = (grad_out.scores * self._score_scale).unsqueeze(1)
+        first, second = (out.to(grad_scores.dtype) for out in self._mapped(kept.scores, pairs))
+        grad_maps = grad_scores * second, grad_scores * first
         for number, of_map in enumerate(kept.scores):
-            into_map = into_out[number].to(self.dtype)
-            into[0, number] += self._maps[number].backward(of_map, rows[number], into_map)
+            grad_map = grad_maps[number].to(self.dtype)
+            grad[0, number] += self._maps[number].backward(of_map, rows[number], grad_map)
         if self.siblings is not None and pairs.sibling is not None:
-            self.siblings.add(pairs.sibling, into_out[1])
-        return into
+            self.siblings.add(pairs.sibling, grad_maps[1])
+        return grad
 
     def _layer_backward(
         self,
         number: int,
         kept: _KeptLayer,
-        into: Float[Tensor, "R 2 P D"],
+        grad: Float[Tensor, "R 2 P D"],
         side: Int64[Tensor, "P"] | None,
     ) -> Float[Tensor, "R 2 P D"]:
         assert self.sums is not None
         assert kept.gelu_slope is not None
         weights, sums = self._layers[number], self.sums.layers[number]
-        routes = len(into)
-        into = pair.add_norm_backward(into.flatten(1, 2), kept.out.flatten(0, 1), kept.out_std)
-        y = into if kept.ffn_mask is None else into * kept.ffn_mask
+        routes = len(grad)
+        grad = pair.add_norm_backward(grad.flatten(1, 2), kept.out.flatten(0, 1), kept.out_std)
+        y = grad if kept.ffn_mask is None else grad * kept.ffn_mask
         sums.ffn_out.add(y[0], kept.after_gelu)
-        y = weights.ffn_out.into_input(y).mul_(kept.gelu_slope)
+        y = weights.ffn_out.grad_input(y).mul_(kept.gelu_slope)
         sums.ffn_in.add(y[0], kept.attended)
-        into = into.add_(weights.ffn_in.into_input(y))
-        into = pair.add_norm_backward(into, kept.attended, kept.attended_std)
-        y = into if kept.attention_mask is None else into * kept.attention_mask
+        grad = grad.add_(weights.ffn_in.grad_input(y))
+        grad = pair.add_norm_backward(grad, kept.attended, kept.attended_std)
+        y = grad if kept.attention_mask is None else grad * kept.attention_mask
         sums.attention_out.add(y[0], kept.mixed)
-        y = weights.attention_out.into_input(y).unflatten(1, (2, -1))
+        y = weights.attention_out.grad_input(y).unflatten(1, (2, -1))
         y = pair.pair_attention_backward(y, kept.packed, kept.weight, kept.weight_mask)
         sums.add_projection(y[0], kept.x, side)
-        return into.add_(weights.into_projected(y.flatten(1, 2))).view(
-            routes, 2, -1, into.shape[-1]
+        return grad.add_(weights.grad_projected(y.flatten(1, 2))).view(
+            routes, 2, -1, grad.shape[-1]
         )

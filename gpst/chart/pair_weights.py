@@ -19,9 +19,9 @@ class Linear:
     def __call__(self, x: Float[Tensor, "P I"]) -> Float[Tensor, "P O"]:
         return product(x, self.weight, self.bias)
 
-    def into_input(self, into: Float[Tensor, "R P O"]) -> Float[Tensor, "R P I"]:
+    def grad_input(self, grad: Float[Tensor, "R P O"]) -> Float[Tensor, "R P I"]:
         """Gradient of the input from that of the output."""
-        return product(into.flatten(0, 1), self.weight.T).unflatten(0, into.shape[:2])
+        return product(grad.flatten(0, 1), self.weight.T).unflatten(0, grad.shape[:2])
 
 
 class LayerWeights:
@@ -56,9 +56,9 @@ class LayerWeights:
             torch.addmm(bias, rows, self.packed.T, out=out)
         return packed
 
-    def into_projected(self, into: Float[Tensor, "R P D3"]) -> Float[Tensor, "R P D"]:
+    def grad_projected(self, grad: Float[Tensor, "R P D3"]) -> Float[Tensor, "R P D"]:
         """Gradient of the layer's input from that of the projections."""
-        return product(into.flatten(0, 1), self.packed.T).unflatten(0, into.shape[:2])
+        return product(grad.flatten(0, 1), self.packed.T).unflatten(0, grad.shape[:2])
 
 
 class LinearSum:
@@ -68,10 +68,10 @@ class LinearSum:
         self.weight = torch.zeros_like(layer.weight, dtype=dtype)
         self.bias = torch.zeros_like(layer.bias, dtype=dtype)
 
-    def add(self, into: Float[Tensor, "P O"], x: Float[Tensor, "P I"]) -> None:
+    def add(self, grad: Float[Tensor, "P O"], x: Float[Tensor, "P I"]) -> None:
         """Args: into: gradient of the output. x: input."""
-        add_product(self.weight, into, x)
-        add_rows(self.bias, into)
+        add_product(self.weight, grad, x)
+        add_rows(self.bias, grad)
 
 
 class LayerSums:
@@ -86,17 +86,17 @@ class LayerSums:
 
     def add_projection(
         self,
-        into: Float[Tensor, "2 P D3"],
+        grad: Float[Tensor, "2 P D3"],
         x: Float[Tensor, "2 P D"],
         side: Int64[Tensor, "P"] | None,
     ) -> None:
-        add_product(self.packed, into.flatten(0, 1), x.flatten(0, 1))
-        add_rows(self.biases[0], into[0])
+        add_product(self.packed, grad.flatten(0, 1), x.flatten(0, 1))
+        add_rows(self.biases[0], grad[0])
         if side is None:
-            add_rows(self.biases[1], into[1])
+            add_rows(self.biases[1], grad[1])
             return
-        add_rows(self.biases[1], into[1], side.to(into.dtype))
-        add_rows(self.biases[2], into[1], (1 - side).to(into.dtype))
+        add_rows(self.biases[1], grad[1], side.to(grad.dtype))
+        add_rows(self.biases[2], grad[1], (1 - side).to(grad.dtype))
 
 
 class Sums:
@@ -111,36 +111,36 @@ class Sums:
 
     def gradients(self, model: PairModel) -> dict[int, Tensor]:
         """The gradient of each parameter, by the parameter's id."""
-        into: dict[int, Tensor] = {}
+        grad: dict[int, Tensor] = {}
 
         def put(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
-            into[id(layer.weight)] = weight.to(layer.weight.dtype)
-            into[id(layer.bias)] = bias.to(layer.bias.dtype)
+            grad[id(layer.weight)] = weight.to(layer.weight.dtype)
+            grad[id(layer.bias)] = bias.to(layer.bias.dtype)
 
         role = model.role.detach().to(self.layers[0].packed.dtype)
-        into_role = torch.zeros_like(role)
+        grad_role = torch.zeros_like(role)
         for layer, sums in zip(model.pair_layers, self.layers, strict=True):
             dim = layer.value.in_features
             roles, bias = sums.biases[:, : 2 * dim], sums.biases.sum(0)
             put(layer.query_key, sums.packed[: 2 * dim] + roles.T @ role, bias[: 2 * dim])
             put(layer.value, sums.packed[2 * dim :], bias[2 * dim :])
-            into_role += roles @ layer.query_key.weight.detach().to(role.dtype)
+            grad_role += roles @ layer.query_key.weight.detach().to(role.dtype)
             for own in ("attention_out", "ffn_in", "ffn_out"):
                 held: LinearSum = getattr(sums, own)
                 put(getattr(layer, own), held.weight, held.bias)
         for side, held_side in zip(model.score.linears, self.scores, strict=True):
             for layer, held in zip(side, held_side, strict=True):
                 put(layer, held.weight, held.bias)
-        into[id(model.role)] = into_role.to(model.role.dtype)
-        return into
+        grad[id(model.role)] = grad_role.to(model.role.dtype)
+        return grad
 
 
 def add_rows(
-    total: Float[Tensor, "O"], into: Float[Tensor, "P O"], weight: Float[Tensor, "P"] | None = None
+    total: Float[Tensor, "O"], grad: Float[Tensor, "P O"], weight: Float[Tensor, "P"] | None = None
 ) -> None:
     """total += the sum over the rows, weighted if so wished; a product, faster than `sum` here."""
-    weight = into.new_ones(len(into)) if weight is None else weight
-    if total.dtype == into.dtype:
-        total.addmv_(into.T, weight)
+    weight = grad.new_ones(len(grad)) if weight is None else weight
+    if total.dtype == grad.dtype:
+        total.addmv_(grad.T, weight)
     else:
-        total += torch.mv(into.T, weight)
+        total += torch.mv(grad.T, weight)

@@ -48,16 +48,16 @@ class ScoreMap:
         return KeptScore(after, slope, self._out(after))
 
     def backward(
-        self, kept: KeptScore, x: Float[Tensor, "P D"], into: Float[Tensor, "P score"]
+        self, kept: KeptScore, x: Float[Tensor, "P D"], grad: Float[Tensor, "P score"]
     ) -> Float[Tensor, "P D"]:
         """Gradient of the input from that of the output."""
         assert self._sums is not None
         assert kept.gelu_slope is not None
         dense_sum, out_sum = self._sums
-        out_sum.add(into, kept.after_gelu)
-        y = self._out.into_input(into.unsqueeze(0)).mul_(kept.gelu_slope)
+        out_sum.add(grad, kept.after_gelu)
+        y = self._out.grad_input(grad.unsqueeze(0)).mul_(kept.gelu_slope)
         dense_sum.add(y[0], x)
-        return self._dense.into_input(y)[0]
+        return self._dense.grad_input(y)[0]
 
 
 class Siblings:
@@ -88,21 +88,21 @@ class Siblings:
             if keep
             else None
         )
-        self._into: Tensor | None = None
+        self._grad: Tensor | None = None
 
-    def add(self, row: Int64[Tensor, "P"], into: Float[Tensor, "P score"]) -> None:
+    def add(self, row: Int64[Tensor, "P"], grad: Float[Tensor, "P score"]) -> None:
         """Adds gradients of these rows of `values`."""
-        if self._into is None:
-            self._into = torch.zeros_like(self.values, dtype=into.dtype)
-        self._into.index_add_(0, row, into)
+        if self._grad is None:
+            self._grad = torch.zeros_like(self.values, dtype=grad.dtype)
+        self._grad.index_add_(0, row, grad)
 
-    def backward(self, inside: Float[Tensor, "C D"], into_inside: Float[Tensor, "C D"]) -> None:
+    def backward(self, inside: Float[Tensor, "C D"], grad_inside: Float[Tensor, "C D"]) -> None:
         """Adds the gradient of the inside vectors to that of all that was added."""
-        if self._into is None:
+        if self._grad is None:
             return
-        of_maps = self._into.to(inside.dtype).view(len(self._maps), len(inside), -1)
-        for number, (each, into) in enumerate(zip(self._maps, of_maps, strict=True)):
+        of_maps = self._grad.to(inside.dtype).view(len(self._maps), len(inside), -1)
+        for number, (each, grad) in enumerate(zip(self._maps, of_maps, strict=True)):
             for place, chunk in enumerate(self._chunks):
                 x = inside[chunk]
                 kept = self._kept[number][place] if self._kept else each.forward(x, True)
-                into_inside[chunk] += each.backward(kept, x, into[chunk]).to(into_inside.dtype)
+                grad_inside[chunk] += each.backward(kept, x, grad[chunk]).to(grad_inside.dtype)

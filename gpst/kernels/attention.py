@@ -79,28 +79,28 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (from_out,) = grad_outputs
+        (grad_out,) = grad_outputs
         (packed,) = ctx.saved_tensors
         batch, length, _, heads, dim = packed.shape
-        into = torch.empty_like(packed, memory_format=torch.contiguous_format)
+        grad = torch.empty_like(packed, memory_format=torch.contiguous_format)
         for row in range(batch):
             query, key, value = packed[row].permute(1, 2, 0, 3)
-            into_query = into[row].permute(1, 2, 0, 3)[0]
-            into_key, into_value = packed.new_zeros(2, heads, length, dim)
+            grad_query = grad[row].permute(1, 2, 0, 3)[0]
+            grad_key, grad_value = packed.new_zeros(2, heads, length, dim)
             for number, first, last in _blocks(length):
                 q, k, v = query[:, first:last], key[:, :last], value[:, :last]
-                g = from_out[row, first:last].transpose(0, 1)
+                g = grad_out[row, first:last].transpose(0, 1)
                 weights = _weights(q, k, first)
                 mask = _mask_of(weights, ctx, row * length + number)
-                into_weights = torch.bmm(g, v.transpose(1, 2)).to(weights.dtype)
-                into_logits = torch._softmax_backward_data(
-                    into_weights.mul_(mask), weights, -1, weights.dtype
+                grad_weights = torch.bmm(g, v.transpose(1, 2)).to(weights.dtype)
+                grad_logits = torch._softmax_backward_data(
+                    grad_weights.mul_(mask), weights, -1, weights.dtype
                 )
-                into_logits = into_logits.mul_(1.0 / math.sqrt(dim)).to(packed.dtype)
-                into_query[:, first:last] = torch.bmm(into_logits, k)
-                into_key[:, :last].baddbmm_(into_logits.transpose(1, 2), q)
+                grad_logits = grad_logits.mul_(1.0 / math.sqrt(dim)).to(packed.dtype)
+                grad_query[:, first:last] = torch.bmm(grad_logits, k)
+                grad_key[:, :last].baddbmm_(grad_logits.transpose(1, 2), q)
                 kept = weights.mul_(mask).to(packed.dtype)
-                into_value[:, :last].baddbmm_(kept.transpose(1, 2), g)
-            into[row, :, 1] = into_key.transpose(0, 1)
-            into[row, :, 2] = into_value.transpose(0, 1)
-        return into, None
+                grad_value[:, :last].baddbmm_(kept.transpose(1, 2), g)
+            grad[row, :, 1] = grad_key.transpose(0, 1)
+            grad[row, :, 2] = grad_value.transpose(0, 1)
+        return grad, None

@@ -58,22 +58,22 @@ def pair_attention_backward(
         return fused.pair_attention_backward(gradient, packed, weight, mask)
     num_heads = weight.shape[-1]
     query, key, value = packed.unflatten(-1, (3, num_heads, -1)).unbind(2)
-    into = gradient.new_empty(*gradient.shape[:-1], packed.shape[-1])
-    into_query, into_key, into_value = into.unflatten(-1, (3, num_heads, -1)).unbind(3)
+    grad = gradient.new_empty(*gradient.shape[:-1], packed.shape[-1])
+    grad_query, grad_key, grad_value = grad.unflatten(-1, (3, num_heads, -1)).unbind(3)
     g = gradient.unflatten(-1, (num_heads, -1))
     for vector, on_vector in enumerate(_after_dropout(weight, mask)):
-        to_vector = g * on_vector
-        torch.add(to_vector[:, 0], to_vector[:, 1], out=into_value[:, vector])
+        grad_vector = g * on_vector
+        torch.add(grad_vector[:, 0], grad_vector[:, 1], out=grad_value[:, vector])
     slope = weight * (1.0 - weight) * (1.0 / math.sqrt(query.shape[-1]))
     values = value.unsqueeze(1)  # of the weighted vector, for either query
     if mask is not None:
         values = values * mask.permute(3, 0, 1, 2).unsqueeze(-1)
-    into_logit = ((g * (values[0] - values[1])).sum(-1) * slope).unsqueeze(-1)
-    torch.mul(into_logit, key[0] - key[1], out=into_query)
-    torch.mul(into_logit[:, 0], query[0], out=into_key[:, 0])
-    into_key[:, 0].addcmul_(into_logit[:, 1], query[1])
-    torch.neg(into_key[:, 0], out=into_key[:, 1])
-    return into
+    grad_logit = ((g * (values[0] - values[1])).sum(-1) * slope).unsqueeze(-1)
+    torch.mul(grad_logit, key[0] - key[1], out=grad_query)
+    torch.mul(grad_logit[:, 0], query[0], out=grad_key[:, 0])
+    grad_key[:, 0].addcmul_(grad_logit[:, 1], query[1])
+    torch.neg(grad_key[:, 0], out=grad_key[:, 1])
+    return grad
 
 
 def add_norm(
@@ -96,13 +96,13 @@ def add_norm_backward(
         return fused.add_norm_backward(gradient, normed, inverse_std)
     mean = torch.zeros_like(inverse_std, dtype=normed.dtype)
     one = torch.ones_like(mean)
-    into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-    for g, out in zip(gradient, into, strict=True):
+    grad = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    for g, out in zip(gradient, grad, strict=True):
         slope, _, _ = torch.ops.aten.native_layer_norm_backward(
             g, normed, normed.shape[-1:], mean, one, None, None, [True, False, False]
         )
         torch.mul(slope, inverse_std, out=out)
-    return into
+    return grad
 
 
 def gelu(

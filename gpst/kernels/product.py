@@ -34,14 +34,14 @@ def product(
     return F.linear(x, weight, bias)
 
 
-def add_product(total: Float[Tensor, "O I"], into: Float[Tensor, "R O"], x: Tensor) -> None:
+def add_product(total: Float[Tensor, "O I"], grad: Float[Tensor, "R O"], x: Tensor) -> None:
     """total += into' x: the gradient of a weight. The total may be in higher precision."""
     if total.dtype != x.dtype:
-        total += into.T @ x
-    elif pays(into.T, x.T):
-        total += product(into.T, x.T)
+        total += grad.T @ x
+    elif pays(grad.T, x.T):
+        total += product(grad.T, x.T)
     else:
-        total.addmm_(into.T, x)
+        total.addmm_(grad.T, x)
 
 
 def pays(x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"]) -> bool:
@@ -104,11 +104,11 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
-        into = grad_outputs[0].contiguous()  # of a sum it is one number, expanded
-        to_x = to_weight = None
+        grad = grad_outputs[0].contiguous()  # of a sum it is one number, expanded
+        grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            to_x = product(into, weight if ctx.transposed else weight.T)
+            grad_x = product(grad, weight if ctx.transposed else weight.T)
         if ctx.needs_input_grad[1]:
-            to_weight = product(x.T, into.T) if ctx.transposed else product(into.T, x.T)
-        to_bias = into.sum(0) if ctx.with_bias and ctx.needs_input_grad[2] else None
-        return to_x, to_weight, to_bias, None
+            grad_weight = product(x.T, grad.T) if ctx.transposed else product(grad.T, x.T)
+        grad_bias = grad.sum(0) if ctx.with_bias and ctx.needs_input_grad[2] else None
+        return grad_x, grad_weight, grad_bias, None

@@ -72,10 +72,10 @@ class _VocabularyLoss(torch.autograd.Function):
         rows = chunk_rows(len(embedding), features.device.type)
         exact = torch.promote_types(features.dtype, torch.float32)
         total = torch.zeros((), dtype=exact, device=features.device)
-        to_features, to_embedding = None, None
+        grad_features, grad_embedding = None, None
         if with_gradient:
-            to_features = torch.empty_like(features)
-            to_embedding = torch.zeros_like(embedding, dtype=exact)
+            grad_features = torch.empty_like(features)
+            grad_embedding = torch.zeros_like(embedding, dtype=exact)
         # One buffer for all chunks: fresh pages cost as much as the arithmetic on them. Where
         # oneDNN multiplies it stays untouched; the heap gives what its products are written to.
         buffer = features.new_empty(min(rows, len(features)), len(embedding))
@@ -90,26 +90,26 @@ class _VocabularyLoss(torch.autograd.Function):
             slope = torch.softmax(logits, 1, out=logits)
             # The likeliest token has at least 1 / V of the mass, so that its logarithm is sound.
             total += (top - slope.amax(1, keepdim=True).log() - own).sum()
-            if to_features is None or to_embedding is None:
+            if grad_features is None or grad_embedding is None:
                 continue
             slope = slope.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
-            to_features[chunk] = product(slope, embedding.T)
-            add_product(to_embedding, slope, x)
-        ctx.gradients = to_features, to_embedding
+            grad_features[chunk] = product(slope, embedding.T)
+            add_product(grad_embedding, slope, x)
+        ctx.gradients = grad_features, grad_embedding
         ctx.dtype = embedding.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (incoming,) = grad_outputs
-        to_features, to_embedding = ctx.gradients
+        (grad_out,) = grad_outputs
+        grad_features, grad_embedding = ctx.gradients
         ctx.gradients = None
         # In place: another V x H table costs as much in fresh pages as in arithmetic.
-        to_embedding = to_embedding.mul_(incoming.to(to_embedding.dtype))
+        grad_embedding = grad_embedding.mul_(grad_out.to(grad_embedding.dtype))
         return (
-            (to_features * incoming).to(to_features.dtype),
-            to_embedding.to(ctx.dtype),
+            (grad_features * grad_out).to(grad_features.dtype),
+            grad_embedding.to(ctx.dtype),
             None,
             None,
         )

@@ -181,21 +181,21 @@ class _SplitLikelihood(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (incoming,) = grad_outputs
+        (grad_out,) = grad_outputs
         scores, z = ctx.saved_tensors
         layout: ChartLayout = ctx.layout
         induced: InducedTrees = ctx.induced
-        into_z = induced.marked.to(scores.dtype)
-        into_scores = torch.zeros_like(scores)
+        grad_z = induced.marked.to(scores.dtype)
+        grad_scores = torch.zeros_like(scores)
         for level in reversed(layout.levels):
             cells = level.cells
             edge = induced.best_edge[layout.internal(cells)]
             own = induced.marked[cells].to(scores.dtype)
-            into, top, cut = into_z[cells] * own, z[cells], layout.cut[edge]
+            grad, top, cut = grad_z[cells] * own, z[cells], layout.cut[edge]
             for child in (layout.left[edge], layout.right[edge]):
-                into_z.index_add_(0, child, into * torch.exp(z[child] - top))
-            into_scores.index_add_(0, cut, into * torch.exp(scores[cut] - top) - own)
-        return incoming * into_scores, None, None
+                grad_z.index_add_(0, child, grad * torch.exp(z[child] - top))
+            grad_scores.index_add_(0, cut, grad * torch.exp(scores[cut] - top) - own)
+        return grad_out * grad_scores, None, None
 
 
 def split_loss(

@@ -41,12 +41,12 @@ def pair_attention_backward(
     num_heads = weight.shape[-1]
     *shape, dim = gradient.shape
     width = dim // num_heads
-    into = gradient.new_empty(*shape, 3 * num_heads, width)
+    grad = gradient.new_empty(*shape, 3 * num_heads, width)
     by_head = _array(packed).reshape(*packed.shape[:2], 3 * num_heads, width)
-    from_mixed = _array(gradient).reshape(*shape, num_heads, width)
+    grad_mixed = _array(gradient).reshape(*shape, num_heads, width)
     masks = _mask_array(mask, weight)
-    _attention_backward(width)(from_mixed, by_head, weight.numpy(), masks, into.numpy())
-    return into.flatten(-2)
+    _attention_backward(width)(grad_mixed, by_head, weight.numpy(), masks, grad.numpy())
+    return grad.flatten(-2)
 
 
 def add_norm(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,9 +57,9 @@ def add_norm(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> Tensor:
-    into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-    _add_norm_backward(_array(gradient), _array(normed), _array(inverse_std), into.numpy())
-    return into
+    grad = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    _add_norm_backward(_array(gradient), _array(normed), _array(inverse_std), grad.numpy())
+    return grad
 
 
 def gelu(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ def _attention_backward(width: int) -> Callable[..., None]:
     scale = np.float32(1.0 / math.sqrt(width))
 
     @_compile
-    def attention_backward(gradient: Any, packed: Any, weight: Any, mask: Any, into: Any) -> None:
+    def attention_backward(gradient: Any, packed: Any, weight: Any, mask: Any, grad: Any) -> None:
         routes, _, pairs, heads, _ = gradient.shape
         for r in range(routes):
             for e in range(pairs):
@@ -118,11 +118,11 @@ def _attention_backward(width: int) -> Callable[..., None]:
                     query_0, query_1 = packed[0, e, h], packed[1, e, h]
                     key_0, key_1 = packed[0, e, heads + h], packed[1, e, heads + h]
                     value_0, value_1 = packed[0, e, 2 * heads + h], packed[1, e, 2 * heads + h]
-                    from_0, from_1 = gradient[r, 0, e, h], gradient[r, 1, e, h]
-                    to_query_0, to_query_1 = into[r, 0, e, h], into[r, 1, e, h]
-                    to_key_0, to_key_1 = into[r, 0, e, heads + h], into[r, 1, e, heads + h]
-                    to_value_0 = into[r, 0, e, 2 * heads + h]
-                    to_value_1 = into[r, 1, e, 2 * heads + h]
+                    grad_out_0, grad_out_1 = gradient[r, 0, e, h], gradient[r, 1, e, h]
+                    grad_query_0, grad_query_1 = grad[r, 0, e, h], grad[r, 1, e, h]
+                    grad_key_0, grad_key_1 = grad[r, 0, e, heads + h], grad[r, 1, e, heads + h]
+                    grad_value_0 = grad[r, 0, e, 2 * heads + h]
+                    grad_value_1 = grad[r, 1, e, 2 * heads + h]
                     weight_0, weight_1 = weight[0, e, h], weight[1, e, h]
                     keep_0_0, keep_0_1 = mask[0, e, h, 0], mask[0, e, h, 1]
                     keep_1_0, keep_1_1 = mask[1, e, h, 0], mask[1, e, h, 1]
@@ -130,20 +130,20 @@ def _attention_backward(width: int) -> Callable[..., None]:
                     on_1_0, on_1_1 = weight_1 * keep_1_0, (_ONE - weight_1) * keep_1_1
                     slope_0 = slope_1 = np.float32(0.0)
                     for j in range(width):
-                        slope_0 += from_0[j] * (keep_0_0 * value_0[j] - keep_0_1 * value_1[j])
-                        slope_1 += from_1[j] * (keep_1_0 * value_0[j] - keep_1_1 * value_1[j])
+                        slope_0 += grad_out_0[j] * (keep_0_0 * value_0[j] - keep_0_1 * value_1[j])
+                        slope_1 += grad_out_1[j] * (keep_1_0 * value_0[j] - keep_1_1 * value_1[j])
                     for j in range(width):
-                        to_value_0[j] = from_0[j] * on_0_0 + from_1[j] * on_1_0
-                        to_value_1[j] = from_0[j] * on_0_1 + from_1[j] * on_1_1
+                        grad_value_0[j] = grad_out_0[j] * on_0_0 + grad_out_1[j] * on_1_0
+                        grad_value_1[j] = grad_out_0[j] * on_0_1 + grad_out_1[j] * on_1_1
                     slope_0 *= weight_0 * (_ONE - weight_0) * scale
                     slope_1 *= weight_1 * (_ONE - weight_1) * scale
                     for j in range(width):
                         key = key_0[j] - key_1[j]
-                        to_query_0[j] = slope_0 * key
-                        to_query_1[j] = slope_1 * key
-                        to_key = slope_0 * query_0[j] + slope_1 * query_1[j]
-                        to_key_0[j] = to_key
-                        to_key_1[j] = -to_key
+                        grad_query_0[j] = slope_0 * key
+                        grad_query_1[j] = slope_1 * key
+                        grad_key = slope_0 * query_0[j] + slope_1 * query_1[j]
+                        grad_key_0[j] = grad_key
+                        grad_key_1[j] = -grad_key
 
     return attention_backward
 
@@ -170,7 +170,7 @@ def _add_norm(x: Any, y: Any, normed: Any, inverse_std: Any) -> None:
 
 
 @_compile
-def _add_norm_backward(gradient: Any, normed: Any, inverse_std: Any, into: Any) -> None:
+def _add_norm_backward(gradient: Any, normed: Any, inverse_std: Any, grad: Any) -> None:
     routes, rows, dim = gradient.shape
     share = np.float32(1.0 / dim)
     for r in range(routes):
@@ -183,4 +183,4 @@ def _add_norm_backward(gradient: Any, normed: Any, inverse_std: Any, into: Any) 
             along *= share
             inverse = inverse_std[m, 0]
             for j in range(dim):
-                into[r, m, j] = (gradient[r, m, j] - mean - normed[m, j] * along) * inverse
+                grad[r, m, j] = (gradient[r, m, j] - mean - normed[m, j] * along) * inverse

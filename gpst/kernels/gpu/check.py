@@ -60,5 +60,5 @@ def _segments(
     parts = [slice(0, 1), slice(1, 4), slice(4, 7)]
     expected = torch.stack([torch.softmax(leaf[part], 0) @ vectors[part] for part in parts])
     into, _ = segments.segment_mix_backward(vectors, mixed.weights, offsets, gradient)
-    (into_leaf,) = torch.autograd.grad(expected, leaf, gradient)
-    return {"segments": (mixed.values, expected), "segments backward": (into, into_leaf)}
+    (grad_leaf,) = torch.autograd.grad(expected, leaf, gradient)
+    return {"segments": (mixed.values, expected), "segments backward": (into, grad_leaf)}

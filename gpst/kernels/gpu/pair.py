@@ -63,7 +63,7 @@ def pair_attention(
 
 
 @triton.jit
-def _attention_backward(gradient, packed, weight, mask, into, num_pairs, scale, H: tl.constexpr,
+def _attention_backward(gradient, packed, weight, mask, grad, num_pairs, scale, H: tl.constexpr,
                         W: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr,
                         DROPS: tl.constexpr):  # fmt: skip
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
@@ -105,12 +105,12 @@ def _attention_backward(gradient, packed, weight, mask, into, num_pairs, scale, 
         on00, on01, on10, on11 = on00 * m00, on01 * m01, on10 * m10, on11 * m11
     l0 = ((along00 - along01) * w0 * (1.0 - w0) * scale)[:, None]
     l1 = ((along10 - along11) * w1 * (1.0 - w1) * scale)[:, None]
-    into_k0 = l0 * q0 + l1 * q1
-    to = into + route * 2 * second + at
+    grad_k0 = l0 * q0 + l1 * q1
+    to = grad + route * 2 * second + at
     tl.store(to, l0 * (k0 - k1), inside)
     tl.store(to + second, l1 * (k0 - k1), inside)
-    tl.store(to + dim, into_k0, inside)
-    tl.store(to + second + dim, -into_k0, inside)
+    tl.store(to + dim, grad_k0, inside)
+    tl.store(to + second + dim, -grad_k0, inside)
     tl.store(to + 2 * dim, g0 * on00[:, None] + g1 * on10[:, None], inside)
     tl.store(to + second + 2 * dim, g0 * on01[:, None] + g1 * on11[:, None], inside)
 
@@ -122,14 +122,14 @@ def pair_attention_backward(
     routes, _, num_pairs, dim = gradient.shape
     num_heads = weight.shape[-1]
     width = dim // num_heads
-    into = gradient.new_empty(routes, 2, num_pairs, 3 * dim)
+    grad = gradient.new_empty(routes, 2, num_pairs, 3 * dim)
     grid = (triton.cdiv(num_pairs, _PAIRS), num_heads, routes)
     _attention_backward[grid](
-        gradient.contiguous(), packed, weight, weight if mask is None else mask, into, num_pairs,
+        gradient.contiguous(), packed, weight, weight if mask is None else mask, grad, num_pairs,
         1.0 / math.sqrt(width), num_heads, width, triton.next_power_of_2(width), _PAIRS,
         mask is not None,
     )  # fmt: skip
-    return into
+    return grad
 
 
 @triton.jit
@@ -160,7 +160,7 @@ def add_norm(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _add_norm_backward(
-    gradient, normed, inverse_std, into, num_rows, D: tl.constexpr, WIDTH: tl.constexpr
+    gradient, normed, inverse_std, grad, num_rows, D: tl.constexpr, WIDTH: tl.constexpr
 ):
     row, route = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     column = tl.arange(0, WIDTH)
@@ -169,19 +169,19 @@ def _add_norm_backward(
     n = tl.load(normed + row * D + column, inside, 0.0).to(tl.float32)
     inverse = tl.load(inverse_std + row).to(tl.float32)
     slope = inverse * (g - tl.sum(g, 0) / D - n * (tl.sum(g * n, 0) / D))
-    tl.store(into + (route * num_rows + row) * D + column, slope, inside)
+    tl.store(grad + (route * num_rows + row) * D + column, slope, inside)
 
 
 def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> Tensor:
     """As pair.add_norm_backward."""
     routes, rows, dim = gradient.shape
-    into = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    grad = torch.empty_like(gradient, memory_format=torch.contiguous_format)
     if rows:
         _add_norm_backward[(rows, routes)](
-            gradient.contiguous(), normed.contiguous(), inverse_std, into, rows, dim,
+            gradient.contiguous(), normed.contiguous(), inverse_std, grad, rows, dim,
             triton.next_power_of_2(dim),
         )  # fmt: skip
-    return into
+    return grad
 
 
 @triton.jit
@@ -190,13 +190,13 @@ def _gelu(x, mask, value, slope, size, BLOCK: tl.constexpr, DROPS: tl.constexpr)
     inside = at < size
     v = tl.load(x + at, inside, 0.0).to(tl.float32)
     below = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
-    to_value = v * below
-    to_slope = below + v * tl.exp(-0.5 * v * v) * 0.3989422804014327
+    grad_value = v * below
+    grad_slope = below + v * tl.exp(-0.5 * v * v) * 0.3989422804014327
     if DROPS:
         keep = tl.load(mask + at, inside, 0.0).to(tl.float32)
-        to_value, to_slope = to_value * keep, to_slope * keep
-    tl.store(value + at, to_value, inside)
-    tl.store(slope + at, to_slope, inside)
+        grad_value, grad_slope = grad_value * keep, grad_slope * keep
+    tl.store(value + at, grad_value, inside)
+    tl.store(slope + at, grad_slope, inside)
 
 
 def gelu(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -92,53 +92,53 @@ def segment_mix(
 
 
 @triton.jit
-def _mix_backward(vectors, weights, heights, offsets, into_values, from_heights, into_scores,
-                  into_heights, inverse_temperature, HEIGHTS: tl.constexpr, D: tl.constexpr,
+def _mix_backward(vectors, weights, heights, offsets, grad_values, grad_out_heights, grad_scores,
+                  grad_heights, inverse_temperature, HEIGHTS: tl.constexpr, D: tl.constexpr,
                   WIDTH: tl.constexpr):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
     first, last = tl.load(offsets + segment), tl.load(offsets + segment + 1)
     column = tl.arange(0, WIDTH)
     inside = column < D
-    g = tl.load(into_values + segment * D + column, inside, 0.0).to(tl.float32)
-    from_height = tl.sum(g, 0) * 0.0
+    g = tl.load(grad_values + segment * D + column, inside, 0.0).to(tl.float32)
+    grad_out_height = tl.sum(g, 0) * 0.0
     if HEIGHTS:
-        from_height = tl.load(from_heights + segment)
-    mean = from_height * 0.0
+        grad_out_height = tl.load(grad_out_heights + segment)
+    mean = grad_out_height * 0.0
     for edge in range(first, last):
-        into = tl.sum(g * tl.load(vectors + edge * D + column, inside, 0.0), 0)
+        grad = tl.sum(g * tl.load(vectors + edge * D + column, inside, 0.0), 0)
         if HEIGHTS:
-            into += from_height * tl.load(heights + edge)
+            grad += grad_out_height * tl.load(heights + edge)
         weight = tl.load(weights + edge)
-        tl.store(into_scores + edge, into)
-        mean += weight * into
+        tl.store(grad_scores + edge, grad)
+        mean += weight * grad
         if HEIGHTS:
-            tl.store(into_heights + edge, weight * from_height)
+            tl.store(grad_heights + edge, weight * grad_out_height)
     for edge in range(first, last):
-        into = tl.load(into_scores + edge) - mean
-        tl.store(into_scores + edge, tl.load(weights + edge) * into * inverse_temperature)
+        grad = tl.load(grad_scores + edge) - mean
+        tl.store(grad_scores + edge, tl.load(weights + edge) * grad * inverse_temperature)
 
 
 def segment_mix_backward(
     vectors: Tensor,
     weights: Tensor,
     offsets: Tensor,
-    into_values: Tensor,
+    grad_values: Tensor,
     temperature: float = 1.0,
     heights: Tensor | None = None,
-    from_heights: Tensor | None = None,
+    grad_out_heights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the scores and of the edges' heights.
 
     Args:
-        into_values: (C, D) gradient of the weighted sums (before a norm).
+        grad_values: (C, D) gradient of the weighted sums (before a norm).
         from_heights: (C,) gradient of the segments' heights.
     """
     dim = vectors.shape[1]
-    into_scores, into_heights = torch.empty_like(weights), torch.zeros_like(weights)
-    given = heights is not None and from_heights is not None
+    grad_scores, grad_heights = torch.empty_like(weights), torch.zeros_like(weights)
+    given = heights is not None and grad_out_heights is not None
     _mix_backward[(len(offsets) - 1,)](
-        vectors, weights, heights if given else weights, offsets, into_values.contiguous(),
-        from_heights if given else weights, into_scores, into_heights, 1.0 / temperature,
+        vectors, weights, heights if given else weights, offsets, grad_values.contiguous(),
+        grad_out_heights if given else weights, grad_scores, grad_heights, 1.0 / temperature,
         given, dim, triton.next_power_of_2(dim),
     )  # fmt: skip
-    return into_scores, into_heights
+    return grad_scores, grad_heights

@@ -12,7 +12,7 @@ from gpst.chart import pair_pass
 from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside, segment_softmax
-from gpst.chart.pair_pass import Incoming, PairPass, Pairs
+from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
 from gpst.config import CompositionConfig
 from gpst.layers.composition import Composition, Decomposition, PairModel
 
@@ -53,22 +53,24 @@ def test_a_level_is_the_module(kind, recompute: bool, chunk: int, monkeypatch) -
 
     cells = torch.randn(2, 3, 6, dtype=torch.float64)
     cell, weights = torch.randint(0, 3, (11,)), torch.rand(11, dtype=torch.float64)
-    into_scores = torch.randn(11, dtype=torch.float64)
-    into_first, into_second = torch.zeros(2, 2, 9, 6, dtype=torch.float64)
-    passage.backward(given, Incoming(cells, cell, weights, into_scores), into_first, into_second)
+    grad_scores = torch.randn(11, dtype=torch.float64)
+    grad_first, grad_second = torch.zeros(2, 2, 9, 6, dtype=torch.float64)
+    passage.backward(
+        given, OutputGradients(cells, cell, weights, grad_scores), grad_first, grad_second
+    )
     if given.side is not None:
-        passage.siblings_backward(given.second_table, into_second[0])
+        passage.siblings_backward(given.second_table, grad_second[0])
     wanted = [first, second, *model.parameters()]
     upstream = cells[:, cell] * weights[:, None]
     theirs = torch.autograd.grad(
-        (expected, expected_scores), wanted, (upstream[0], into_scores),
+        (expected, expected_scores), wanted, (upstream[0], grad_scores),
         retain_graph=True, allow_unused=True,
     )  # fmt: skip
-    torch.testing.assert_close(into_first[0], theirs[0])
-    torch.testing.assert_close(into_second[0], theirs[1])
+    torch.testing.assert_close(grad_first[0], theirs[0])
+    torch.testing.assert_close(grad_second[0], theirs[1])
     second_route = torch.autograd.grad((expected,), (first, second), (upstream[1],))
-    torch.testing.assert_close(into_first[1], second_route[0])
-    torch.testing.assert_close(into_second[1], second_route[1])
+    torch.testing.assert_close(grad_first[1], second_route[0])
+    torch.testing.assert_close(grad_second[1], second_route[1])
     assert passage.sums is not None
     by_id = passage.sums.gradients(model)
     for (name, parameter), gradient in zip(model.named_parameters(), theirs[2:], strict=True):

@@ -21,7 +21,7 @@ from gpst.chart import pair_pass
 from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside
-from gpst.chart.pair_pass import Incoming, PairPass, Pairs
+from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
 from gpst.config import CompositionConfig, ParserConfig
 from gpst.kernels import pair as pieces
 from gpst.layers import composition as module_form
@@ -227,11 +227,11 @@ def test_the_same_masks_give_the_same_in_all_forms(kind, recompute: bool, monkey
     passage = passage_of(model, given, recompute)
     vectors, scores = passage.forward(given)
     masks = masks_of(drawn, SIZES.num_layers)
-    upstream, to_scores = torch.randn_like(vectors), torch.randn_like(scores)
+    upstream, grad_scores = torch.randn_like(vectors), torch.randn_like(scores)
     into = torch.zeros(2, 1, 9, SIZES.dim, dtype=torch.float64)
     one = torch.ones(7, dtype=torch.float64)
-    incoming = Incoming(upstream[None], torch.arange(7), one, to_scores)
-    passage.backward(given, incoming, into[0], into[1])
+    grad_out = OutputGradients(upstream[None], torch.arange(7), one, grad_scores)
+    passage.backward(given, grad_out, into[0], into[1])
     passage.siblings_backward(given.second_table, into[1, 0])
     assert passage.sums is not None
     by_id = passage.sums.gradients(model)
@@ -261,7 +261,7 @@ def test_the_same_masks_give_the_same_in_all_forms(kind, recompute: bool, monkey
         torch.testing.assert_close(vectors, expected)
         torch.testing.assert_close(scores, expected_scores)
         theirs = torch.autograd.grad(
-            (expected, expected_scores), [tables, *wanted.values()], (upstream, to_scores)
+            (expected, expected_scores), [tables, *wanted.values()], (upstream, grad_scores)
         )
         torch.testing.assert_close(into[:, 0], theirs[0])
         for (name, parameter), gradient in zip(wanted.items(), theirs[1:], strict=True):
