@@ -28,7 +28,7 @@ from stepping import load_model_config, partner
 from torch import Tensor
 
 from gpst.batch import ContextBatch
-from gpst.export.files import open_model
+from gpst.export.huggingface import open_model
 from gpst.layers.composition import plain_norm
 from gpst.model.build import build_model
 from gpst.model.gpst import GPSTModel

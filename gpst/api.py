@@ -12,7 +12,7 @@ import torch
 
 from gpst.export.codec import Codec, Sentence, check_length
 from gpst.export.errors import ModelFolderError
-from gpst.export.files import ModelFolder, open_model
+from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.device import usable_device
 from gpst.model.gpst import GPSTModel
 from gpst.search.batches import batches, in_order, search_batches

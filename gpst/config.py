@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from gpst.parsing import (
+from gpst.config_reader import (
     ConfigError,
     Count,
     DropoutRate,

@@ -10,7 +10,7 @@ import sys
 from typing import TextIO
 
 from data_prep.errors import DataPrepError
-from gpst.parsing import ConfigError
+from gpst.config_reader import ConfigError
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ACCESS_ERRORS = (

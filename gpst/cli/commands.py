@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
+from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
-from gpst.parsing import ConfigError
 
 if TYPE_CHECKING:
-    from gpst.export.files import ModelFolder
+    from gpst.export.huggingface import ModelFolder
 
 EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 _CHUNK_LINES = 1024
@@ -272,7 +272,7 @@ COMMANDS = {
 
 def open_exported(path: str) -> ModelFolder:
     """The exported model in a folder."""
-    from gpst.export.files import open_model  # takes torch with it
+    from gpst.export.huggingface import open_model  # takes torch with it
 
     return open_model(path)
 

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import torch
 
-from gpst.parsing import ConfigError
+from gpst.config_reader import ConfigError
 
 CHOICES = ("auto", "torch", "triton", "numba")
 _MOST_THREADS = 2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from data_prep.files import write_atomically
 from gpst.export.errors import ModelFolderError
-from gpst.export.files import open_model
+from gpst.export.huggingface import open_model
 from pipeline.checkpoint.files import (
     LATEST,
     SAVING,

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gpst.parsing import shown
+from gpst.config_reader import shown
 from pipeline.config.removed import without_removed
 from pipeline.config.run import REPOSITORY, CheckpointConfig, RunConfig, config_to_dict
 from pipeline.errors import ConfigError, OtherVersionError

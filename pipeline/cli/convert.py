@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _to_hf(options: Namespace) -> None:
     from gpst.export.errors import ModelFolderError
-    from gpst.export.files import export, open_model
+    from gpst.export.huggingface import export, open_model
     from gpst.model.classifier import split_classifier
     from pipeline.checkpoint.files import whole_checkpoint
     from pipeline.checkpoint.manager import weights_in
@@ -150,7 +150,7 @@ def _from_hf(options: Namespace) -> None:
 
 def _from_reference(options: Namespace) -> None:
     from gpst.export.errors import ModelFolderError
-    from gpst.export.files import export, open_model
+    from gpst.export.huggingface import export, open_model
     from gpst.integrations.released_weights.read import ReleasedWeightsError, convert, read_tensors
     from pipeline.evaluate.load_model import end_token
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpst.export.files import ModelFolder
+    from gpst.export.huggingface import ModelFolder
 
 
 def open_any(path: str | Path) -> ModelFolder:
@@ -22,7 +22,7 @@ def open_any(path: str | Path) -> ModelFolder:
     """
     from data_prep.errors import DataPrepError
     from gpst.export.errors import ModelFolderError
-    from gpst.export.files import open_model
+    from gpst.export.huggingface import open_model
     from pipeline.checkpoint.files import MANIFEST, list_checkpoints, named_folder
     from pipeline.errors import CheckpointError, ConfigError, DataError
     from pipeline.run_folder import CHECKPOINTS

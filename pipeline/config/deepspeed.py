@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from gpst.parsing import require, shown, unknown_field
+from gpst.config_reader import require, shown, unknown_field
 from pipeline.config.batch_shape import BatchShape
 from pipeline.config.run import RunConfig
 from pipeline.errors import ConfigError

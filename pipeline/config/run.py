@@ -16,9 +16,9 @@ from pydantic import Field
 from gpst.config import ModelConfig
 from gpst.config import config_from_dict as model_from_dict
 from gpst.config import config_to_dict as model_to_dict
-from gpst.parsing import build, require, unknown_field
+from gpst.config_reader import build, require, unknown_field
 from pipeline.config import yaml_text
-from pipeline.config.parsing import parse_override, set_dotted, to_plain
+from pipeline.config.overrides import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText, expand
 from pipeline.config.removed import refuse_removed, without_removed
 from pipeline.config.sections import (

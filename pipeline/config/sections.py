@@ -1,4 +1,4 @@
-"""The sections of a run's configuration: frozen dataclasses, checked by gpst.parsing.
+"""The sections of a run's configuration: frozen dataclasses, checked by gpst.config_reader.
 
 `num_*` is a count; `*_per_rank` and `global_*` say the scope; `*_tokens`, `*_contexts`, `*_steps`
 say the unit. A *step* is an optimizer step, a *context* a packed row of whole sentences.
@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from gpst.parsing import Count, Fraction, NonNegative, Positive, require
+from gpst.config_reader import Count, Fraction, NonNegative, Positive, require
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 

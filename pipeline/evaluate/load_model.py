@@ -15,7 +15,7 @@ from data_prep.tokenizer.load import TokenizerError, load_tokenizer
 from gpst.config import ModelConfig
 from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
-from gpst.export.files import ModelFolder, open_model
+from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.build import build_model
 from gpst.model.classifier import split_classifier
 from pipeline.checkpoint.files import named_folder

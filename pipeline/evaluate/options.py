@@ -6,7 +6,7 @@ import dataclasses
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from gpst.parsing import build
+from gpst.config_reader import build
 from pipeline.config.run import read_config
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gpst.config import config_to_dict as model_to_dict
-from gpst.parsing import Count, NonNegative, build, require
+from gpst.config_reader import Count, NonNegative, build, require
 from pipeline.config import yaml_text
-from pipeline.config.parsing import parse_override, set_dotted, to_plain
+from pipeline.config.overrides import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText
 from pipeline.config.removed import refuse_removed
 from pipeline.config.run import RunConfig, read_config

@@ -16,7 +16,7 @@ from torch import nn
 from gpst.model.classifier import Classifier
 from pipeline.checkpoint.files import step_name
 from pipeline.checkpoint.manager import load_model_weights
-from pipeline.config.parsing import to_plain
+from pipeline.config.overrides import to_plain
 from pipeline.config.removed import without_removed
 from pipeline.config.run import RunConfig
 from pipeline.data.context_table import Split

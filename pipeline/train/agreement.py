@@ -2,7 +2,7 @@
 
 import socket
 
-from gpst.parsing import shown
+from gpst.config_reader import shown
 from pipeline.checkpoint.trainer_state import flat
 from pipeline.config.run import RunConfig, config_to_dict
 from pipeline.distributed.world import World

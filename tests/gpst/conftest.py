@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
-from gpst.export.files import export
+from gpst.export.huggingface import export
 from gpst.model.build import build_model
 
 TEXT = [

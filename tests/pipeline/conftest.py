@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig
-from gpst.export.files import export
+from gpst.export.huggingface import export
 from gpst.model.build import build_model
 from pipeline.config.run import REPOSITORY
 

@@ -1,7 +1,7 @@
 """GPST as a transformers model.
 
 Importing this package's names GPSTConfig, GPSTForCausalLM, ... loads transformers and registers the
-Auto classes; reading exported folders (gpst.export.files, gpst.api) needs no transformers.
+Auto classes; reading exported folders (gpst.export.huggingface, gpst.api) needs no transformers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from gpst.config import CompositionConfig, ParserConfig
 from gpst.config import GPSTConfig as CoreConfig
-from gpst.export.files import core_config
+from gpst.export.huggingface import core_config
 
 
 @strict

@@ -25,8 +25,8 @@ from transformers.utils import ModelOutput
 
 from gpst.batch import ContextBatch
 from gpst.chart.decode import decode, trees_of
-from gpst.export.files import PREFIX
 from gpst.export.former import NAMES_NOW
+from gpst.export.huggingface import PREFIX
 from gpst.integrations.transformers.configuration import GPSTConfig
 from gpst.layers.transformer import init_std
 from gpst.model.generator import GeneratorPadding

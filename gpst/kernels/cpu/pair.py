@@ -1,4 +1,4 @@
-"""The pieces of a pair layer as loops for one core of a CPU, in fp32 (see pair.py).
+"""The pieces of a pair layer in numba: loops for one core of a CPU, in fp32 (see pair.py).
 
 Each goes over its rows once where PyTorch goes once an operation: on small models the passes over
 memory and the calls cost as much as the matrix products. Widths of heads are constants of the

@@ -131,7 +131,7 @@ def segment_mix_backward(
 
     Args:
         grad_values: (C, D) gradient of the weighted sums (before a norm).
-        from_heights: (C,) gradient of the segments' heights.
+        grad_out_heights: (C,) gradient of the segments' heights.
     """
     dim = vectors.shape[1]
     grad_scores, grad_heights = torch.empty_like(weights), torch.zeros_like(weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpst.parsing import Count
+from gpst.config_reader import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 from pipeline.evaluate.options import option

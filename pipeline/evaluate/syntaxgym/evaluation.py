@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gpst.parsing import Count
+from gpst.config_reader import Count
 from pipeline.config.paths import PathText
 from pipeline.errors import ConfigError
 from pipeline.evaluate.options import option

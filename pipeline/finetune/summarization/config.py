@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpst.parsing import Count, require
+from gpst.config_reader import Count, require
 from pipeline.config.paths import PathText
 
 DatasetName = Literal["xsum", "cnn_dailymail", "gigaword"]

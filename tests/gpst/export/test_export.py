@@ -14,7 +14,7 @@ from transformers import (
 import gpst.integrations.transformers
 from gpst.batch import ContextBatch
 from gpst.export.errors import ModelFolderError
-from gpst.export.files import core_config, export, open_model
+from gpst.export.huggingface import core_config, export, open_model
 from gpst.model.classifier import Classifier, split_classifier
 from gpst.model.losses import total_loss
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import gpst.integrations.transformers
-from gpst.export.files import open_model
 from gpst.export.former import config_now
+from gpst.export.huggingface import open_model
 
 THEN = {
     "composition.score.left": "composition.score.first",

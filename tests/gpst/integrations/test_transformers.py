@@ -21,7 +21,7 @@ from transformers import (
 
 import gpst.integrations.transformers
 from gpst import GPST
-from gpst.export.files import open_model
+from gpst.export.huggingface import open_model
 
 
 @pytest.fixture

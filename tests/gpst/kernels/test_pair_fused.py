@@ -14,11 +14,11 @@ from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside
 from gpst.config import CompositionConfig, GPT2Config
+from gpst.config_reader import ConfigError
 from gpst.kernels import pair
 from gpst.kernels.choice import fused_pieces, use_triton
 from gpst.layers.composition import Composition, Decomposition
 from gpst.model.build import build_model
-from gpst.parsing import ConfigError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

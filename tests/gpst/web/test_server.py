@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
-from gpst.export.files import export
+from gpst.export.huggingface import export
 from gpst.model.build import build_model
 
 ROOT = Path(__file__).parents[3]

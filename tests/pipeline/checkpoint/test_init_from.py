@@ -11,7 +11,7 @@ import pytest
 import torch
 from episodes import play
 
-from gpst.export.files import export
+from gpst.export.huggingface import export
 from gpst.model.build import build_model
 from pipeline.checkpoint.files import list_checkpoints, whole_checkpoint
 from pipeline.checkpoint.manager import load_init_weights, load_model_weights

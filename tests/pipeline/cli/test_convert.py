@@ -15,7 +15,7 @@ from reference_layout import HEADS, V, layout, random_tensors
 
 from gpst import GPST
 from gpst.config import config_from_dict
-from gpst.export.files import export, open_model
+from gpst.export.huggingface import export, open_model
 from gpst.model.build import build_model
 from pipeline.checkpoint.manager import load_init_weights
 from pipeline.cli import convert

@@ -15,7 +15,7 @@ from episodes import play, python
 from safetensors.torch import load_file
 
 from gpst import GPST
-from gpst.export.files import open_model
+from gpst.export.huggingface import open_model
 from gpst.model.build import build_model
 from pipeline.checkpoint.files import list_checkpoints, whole_checkpoint
 from pipeline.checkpoint.manager import load_init_weights, load_model_weights

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import gpst.integrations.transformers
 from gpst.batch import ContextBatch
-from gpst.export.files import open_model
+from gpst.export.huggingface import open_model
 from gpst.integrations.released_weights.read import convert as converted
 from gpst.model.gpst import GPSTModel
 from pipeline.cli import convert

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from gpst.config import config_to_dict
-from gpst.export.files import export
+from gpst.export.huggingface import export
 from pipeline.checkpoint import manager
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluate.load_model import load_model

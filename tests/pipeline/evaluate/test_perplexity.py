@@ -12,7 +12,7 @@ import torch
 from data_prep.format.shard import open_dataset, write_dataset
 from gpst.batch import ContextBatch
 from gpst.config import GPT2Config, config_to_dict
-from gpst.export.files import export, open_model
+from gpst.export.huggingface import export, open_model
 from gpst.model.build import build_model
 from gpst.search.batches import search_batches
 from gpst.search.parse import search_text

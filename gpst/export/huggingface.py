@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gpst.config import ConfigError, GPSTConfig, GPT2Config, config_from_dict, config_to_dict
+from gpst.config_reader import parse_json
 from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
 from gpst.export.former import config_now, weights_now
-from gpst.parsing import parse_json
 
 PREFIX = "gpst."
 """Of the core model's parameters in the exported weights."""

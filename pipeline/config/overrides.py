@@ -1,10 +1,10 @@
-"""What goes around gpst.parsing, the reader of configurations: key=value text, and plain values."""
+"""What goes around the reader of configurations: key=value text, and plain values."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gpst.parsing import shown
+from gpst.config_reader import shown
 from pipeline.config.yaml_text import parse
 from pipeline.errors import ConfigError
 

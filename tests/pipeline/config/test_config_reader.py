@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig, config_from_dict
-from gpst.parsing import build
+from gpst.config_reader import build
 from pipeline.config import run as run
 from pipeline.config import yaml_text
-from pipeline.config.parsing import parse_override, to_plain
+from pipeline.config.overrides import parse_override, to_plain
 from pipeline.config.run import load_config
 from pipeline.errors import ConfigError
 from pipeline.evaluate import perplexity
