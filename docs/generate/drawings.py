@@ -83,7 +83,7 @@ def chart(layout: ChartLayout, title: str) -> str:
     for cell, (i, j) in enumerate(layout.spans.tolist()):
         x = _LEFT + (i + j) / 2 * _X
         y = top + (n - 1 - (j - i)) * _Y + 20
-        lines = [WORDS[i]] if i == j else [f"({i}, {j})", f"splits {_splits(plan, cell)}"]
+        lines = [WORDS[i]] if i == j else [f"({i}, {j})", f"splits {_splits(layout, cell)}"]
         parts += _box(x, y, 96, lines, _COLOURS[level[cell] % len(_COLOURS)])
     bottom = top + n * _Y
     for k, score in enumerate(SCORES):

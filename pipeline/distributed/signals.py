@@ -1,4 +1,7 @@
-"""Wishes that the run heeds at the next step: signals, and the death of the launcher."""
+"""What the run is asked to do at its next step: by signals, or by the death of the launcher.
+
+train/trainer.py answers: it saves and ends.
+"""
 
 import atexit
 import os
