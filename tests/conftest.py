@@ -21,14 +21,12 @@ from jaxtyping import install_import_hook
 from rank_server import Fork, RankServer
 
 # Shapes and types are checked at every call of these, before any is imported. Left out: what numba
-# or Triton compiles; and the inner loops of a search and of the chart's passes, where the checks
-# would take as long as the work: tests/gpst/test_shapes.py checks those once.
+# or Triton compiles; and layers, searches and the inner loops of the chart, where the checks would
+# take as long as the work: tests/gpst/test_shapes.py checks those once.
 _CHECKED = {
-    "gpst": "batch layers",
+    "gpst": "batch",
     "gpst.model": "classifier generator gpst gpt2 losses output parser statistics",
     "gpst.chart": "atoms decode inside layout outside packing",
-    "gpst.kernels": "attention packed_linear",
-    "gpst.search": "batches constraints generate induced parse precision sample_words sampling",
 }
 install_import_hook(
     [f"{package}.{name}" for package, names in _CHECKED.items() for name in names.split()],

@@ -27,7 +27,7 @@ BIG = ("hidden_dim=384", "ffn_dim=1536", "num_token_layers=3")
 PEAK = """
 import ctypes, gc, re, sys
 from pathlib import Path
-from pipeline import convert
+from pipeline.cli import convert
 
 def bytes_of(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024

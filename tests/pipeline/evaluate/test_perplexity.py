@@ -169,7 +169,7 @@ def test_an_interrupted_evaluation_goes_on(folder, capsys, tmp_path, monkeypatch
         ({"--model": "nowhere"}, 2, "--model nowhere"),
         ({"--data": "nowhere"}, 2, "--data nowhere: no such dataset"),
         ({"--data": "gpst"}, 3, "manifest"),
-        ({"--beam": "0"}, 2, "--beam 0"),
+        ({"--beam": "0"}, 2, "beam: 0 is not allowed"),
         ({"--model": "gpt2"}, 2, "give it as --gpt2"),
         ({"--data": "other"}, 2, "has another tokenizer than the data set"),
         ({"--what": "1"}, 2, "unrecognized arguments"),

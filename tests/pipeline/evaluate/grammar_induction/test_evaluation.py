@@ -112,8 +112,3 @@ def test_inside_trees_are_those_of_the_model(tiny_gpst: Callable, pieces: Tokeni
     )
 
     assert next(iter(found)) == (0, direct)
-
-
-def test_batches_are_full_and_sorted() -> None:
-    assert list(batches([5, 1, 3, 2, 9, 2], 6)) == [[1, 3, 5], [2], [0], [4]]
-    assert list(batches([], 6)) == []
