@@ -170,8 +170,11 @@ def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_
     assert "data.path: no dataset directory nowhere" in done.stderr
 
 
+SIGINT = pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)
+
+
 @pytest.mark.dist
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), SIGINT])
 def test_bash_starts_deepspeed_and_passes_signals_on(
     signalled, toy_config, tmp_path, environ, free_port, number, expected
 ):

@@ -215,7 +215,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_killed_and_stopped_streams_go_on(tmp_path, bpe_path, workers, same_files):
     path = tmp_path / "x.jsonl.xz"
     path.write_bytes(lzma.compress(LINES * 3))
