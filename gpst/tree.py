@@ -8,7 +8,7 @@ Post-order lists the left subtree, the right subtree, then the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -113,12 +113,6 @@ class Tree:
                 heights.append(1 + max(heights[children[0]], heights[children[1]]))
         return heights[-1]
 
-    def splits(self) -> Iterator[tuple[tuple[int, int], int]]:
-        """((i, j), k) of every internal node, in post-order."""
-        for position, children in enumerate(self._children()):
-            if children is not None:
-                yield self.spans[position], self.spans[children[0]][1]
-
     def brackets(self, words: Sequence[str]) -> str:
         """The tree as text, one pair of brackets for each internal node.
 
@@ -178,14 +172,3 @@ class Tree:
             if i == first[groups[i]] and j == last[groups[j]]
         ]
         return Tree(len(last), tuple(kept))
-
-
-def left_branching(num_tokens: int) -> Tree:
-    """((((a b) c) d) e)."""
-    return Tree.from_splits(num_tokens, {(0, j): j - 1 for j in range(1, num_tokens)})
-
-
-def right_branching(num_tokens: int) -> Tree:
-    """(a (b (c (d e))))."""
-    last = num_tokens - 1
-    return Tree.from_splits(num_tokens, {(i, last): i for i in range(last)})

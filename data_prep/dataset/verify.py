@@ -10,7 +10,6 @@ import numpy as np
 from data_prep.build.input_record import NAME as INPUT_RECORD
 from data_prep.build.job import RECORD_KEY
 from data_prep.build.progress import Progress
-from data_prep.errors import DatasetError
 from data_prep.files import sha256_of
 from data_prep.format.manifest import ARRAYS, SPLITS, ShardRecord
 from data_prep.format.shard import Dataset, Shard, open_dataset
@@ -105,11 +104,3 @@ def _check_ends(ends: StoredArray, total: int, longest: int | None) -> str | Non
             return f"sentence {start + int(steps.argmax())} has more than {longest} tokens"
         before = int(part[-1])
     return None if before == total else f"the last end is {before}, not {total}"
-
-
-def check(path: str | Path) -> Dataset:
-    """Like ``verify``, but raises DatasetError with the first problem."""
-    problems = verify(path)
-    if problems:
-        raise DatasetError(problems[0])
-    return open_dataset(path)

@@ -53,7 +53,12 @@ class Command:
             return EXIT_USAGE
 
 
-_MODEL_COMMANDS = "pipeline.cli.model_commands:main"
+def _model_command(name: str, summary: str, typed: str | None = None) -> Command:
+    """A command on a trained model."""
+    target = "pipeline.cli.model_commands:main"
+    typed = typed or f"bash launch/{name}.sh"
+    return Command(name, summary, typed, f"gpst-{name}", target, first=(name,))
+
 
 pretrain = Command(
     "pretrain",
@@ -87,37 +92,11 @@ convert = Command(
     target="pipeline.cli.convert:main",
     subcommands=("to-hf", "from-hf", "from-reference", "inspect"),
 )
-parse = Command(
-    "parse",
-    "trees of sentences",
-    typed="bash launch/parse.sh",
-    script="gpst-parse",
-    target=_MODEL_COMMANDS,
-    first=("parse",),
-)
-generate = Command(
-    "generate",
-    "text with its trees",
-    typed="bash launch/generate.sh",
-    script="gpst-generate",
-    target=_MODEL_COMMANDS,
-    first=("generate",),
-)
-surprisal = Command(
-    "surprisal",
-    "bits of each word",
-    typed="bash launch/surprisal.sh",
-    script="gpst-surprisal",
-    target=_MODEL_COMMANDS,
-    first=("surprisal",),
-)
-demo = Command(
-    "demo",
-    "a web page on which a model parses and writes",
-    typed="python -m launch.demo",
-    script="gpst-demo",
-    target=_MODEL_COMMANDS,
-    first=("demo",),
+parse = _model_command("parse", "trees of sentences")
+generate = _model_command("generate", "text with its trees")
+surprisal = _model_command("surprisal", "bits of each word")
+demo = _model_command(
+    "demo", "a web page on which a model parses and writes", "python -m launch.demo"
 )
 report = Command(
     "report",

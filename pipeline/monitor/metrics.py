@@ -87,8 +87,3 @@ METRICS = {metric.name: metric for metric in _METRICS}
 def shown_in(place: Place) -> list[Metric]:
     """The metrics that are shown in a place, in order."""
     return [metric for metric in _METRICS if place in metric.places]
-
-
-def find_metric(name: str) -> Metric | None:
-    """The entry of a name, e.g. that of `loss/*` for loss/token."""
-    return METRICS.get(name) or METRICS.get(f"{name.rpartition('/')[0]}/*")

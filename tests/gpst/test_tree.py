@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from actions import actions_of
+from known_trees import left_branching, right_branching, splits_of
 
 from gpst.batch import BatchCounts, ContextBatch, padded_rows
 from gpst.config import ConfigError, config_from_dict, config_to_dict
-from gpst.tree import Action, Tree, left_branching, right_branching
+from gpst.tree import Action, Tree
 
 WORDS = ["the", "old", "man", "sleeps"]
 
@@ -36,7 +37,7 @@ def test_height_and_splits():
     assert left_branching(5).height == 4
     assert Tree(1, ((0, 0),)).height == 0
     assert Tree.from_splits(4, {(0, 3): 1, (0, 1): 0, (2, 3): 2}).height == 2
-    assert list(right_branching(3).splits()) == [((1, 2), 1), ((0, 2), 0)]
+    assert list(splits_of(right_branching(3))) == [((1, 2), 1), ((0, 2), 0)]
 
 
 def test_actions_and_back():

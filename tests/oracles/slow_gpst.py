@@ -17,6 +17,7 @@ import chart_oracle
 import torch
 import torch.nn.functional as F
 from chart_oracle import cuts
+from known_trees import splits_of
 from torch import Tensor
 
 from gpst.layers.composition import PairLayer
@@ -249,7 +250,7 @@ class SlowLosses:
                 features = model.autoencoding_head(slow.outside((t, t)))
                 logits = model.embedding.weight @ features
                 sums["autoencoding"] = sums["autoencoding"] - torch.log_softmax(logits, 0)[token]
-            for (i, j), k in slow.tree().splits():
+            for (i, j), k in splits_of(slow.tree()):
                 log_p = torch.log_softmax(scores[i:j], 0)[k - i]
                 sums["parser"] = sums["parser"] - log_p
             excess = F.relu(slow.height(slow.root) - model.config.composition.max_height)

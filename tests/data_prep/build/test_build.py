@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from decoded import document_texts
 
 from data_prep.build import progress
 from data_prep.build.build import BuildOptions, build
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.dataset.verify import verify
 from data_prep.errors import DataPrepError
 from data_prep.format.shard import open_dataset

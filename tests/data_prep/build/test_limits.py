@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from decoded import document_texts
 
 from data_prep.build.build import build
 from data_prep.build.encode import Encoder
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.dataset.verify import verify
 from data_prep.errors import DataPrepError, UsageError
 from data_prep.format.manifest import (

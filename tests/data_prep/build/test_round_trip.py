@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from decoded import document_texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.dataset.verify import verify
 from data_prep.text.encodings import UTF8, look
 

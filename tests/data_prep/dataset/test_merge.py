@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from decoded import document_texts
 
 from data_prep.__main__ import main
 from data_prep.build import progress
@@ -16,7 +17,6 @@ from data_prep.build.build import build
 from data_prep.build.deduplicate import find_duplicates
 from data_prep.build.job import BuildArguments, Job
 from data_prep.build.unit import DOCUMENT
-from data_prep.dataset.inspect import document_texts
 from data_prep.dataset.merge import merge
 from data_prep.dataset.verify import verify
 from data_prep.errors import DatasetError, UsageError

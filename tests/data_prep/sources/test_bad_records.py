@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from decoded import document_texts
 
 from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.segment.optional import OptionalSegmenter
 from data_prep.segment.segmenters import get_segmenter
 from data_prep.sources import treebank

@@ -6,10 +6,10 @@ import gzip
 import json
 
 import pytest
+from decoded import document_texts
 
 from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.sources import ranges
 
 TEXTS = ["one", "x" * 5000, "two", "y" * 3000, "three"]

@@ -243,9 +243,10 @@ def test_treebank(tmp_path, read):
 
 
 def test_treebank_builds_a_sentence_a_tree(tmp_path, bpe_path):
+    from decoded import document_texts
+
     from data_prep.build.build import build
     from data_prep.build.job import BuildArguments
-    from data_prep.dataset.inspect import document_texts
 
     (tmp_path / "x.mrg").write_text("(S (A Dr.) (B It) (C is) (. .) (D The) (E end))\n(S (A One))")
     arguments = BuildArguments(source="treebank", validation_fraction=0.0)

@@ -13,12 +13,12 @@ import time
 
 import pytest
 import zstandard
+from decoded import document_texts
 from tars import tar_of
 
 from data_prep.build import build as build_module
 from data_prep.build.build import BuildOptions, build
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.dataset.verify import verify
 from data_prep.errors import DataPrepError, SourceError
 from data_prep.sources import openwebtext, ranges

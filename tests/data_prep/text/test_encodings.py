@@ -12,11 +12,11 @@ import zipfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from decoded import document_texts
 from tars import tar_of
 
 from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
-from data_prep.dataset.inspect import document_texts
 from data_prep.sources import ranges, text
 from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import get_source

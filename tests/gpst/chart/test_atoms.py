@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from known_trees import splits_of
 
 from gpst.chart.decode import decode, trees_of
 from gpst.chart.layout import ChartLayout, build_layout
@@ -105,7 +106,7 @@ def test_the_best_of_all_trees_that_have_the_atoms(given_sentences, window, sche
         ]
         assert allowed, "every chart holds a tree in which the atoms are constituents"
         best = max(allowed, key=lambda tree: [(score_of[split], -split[1]) for split in tree])
-        assert sorted(induced[number].splits()) == sorted(best)
+        assert sorted(splits_of(induced[number])) == sorted(best)
         start += n
 
 

@@ -8,12 +8,13 @@ import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import pytest
+from known_trees import right_branching
 from PIL import Image
 
 from gpst.api import ParsedSentence
 from gpst.cli.commands import main
 from gpst.render import as_png, as_svg, as_text, draw
-from gpst.tree import Tree, right_branching
+from gpst.tree import Tree
 
 PARSED = ParsedSentence(["a(b", "<&", "c"], Tree.from_splits(3, {(0, 2): 1, (0, 1): 0}), -1.5)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from chart_oracle import cuts
+from known_trees import splits_of
 from slow_gpst import SlowLosses
 from small_model import CONFIG, make_contexts, make_model
 
@@ -318,7 +319,7 @@ def test_agreement_is_with_the_best_split_that_a_tree_may_take(rule):
     atoms = sorted([*atoms, *((k, k) for k in range(40) if k % 3 == 0)])
     own = replace(own, atoms=atoms, may_cross=rule == "constrain_tree")
     agreeing = 0
-    for (i, j), k in own.tree().splits():
+    for (i, j), k in splits_of(own.tree()):
         allowed = [s for s in own.chart[i, j] if not any(cuts((i, j), s, a) for a in atoms)]
         agreeing += own.boundary_scores[k] == max(own.boundary_scores[s] for s in allowed)
     assert model(batch).statistics["agreement"].sum.item() == agreeing

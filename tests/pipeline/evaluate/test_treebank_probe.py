@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from known_trees import left_branching, right_branching
 
 from data_prep.format.shard import open_dataset
 from gpst.model.gpst import GPSTModel
-from gpst.tree import left_branching, right_branching
 from pipeline.config.run import load_config
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluate.treebank_probe import TreebankProbe, check_best_metric, open_treebank_probe

@@ -1,10 +1,11 @@
 """The registry of metrics."""
 
 import pytest
+from known_metrics import find_metric
 
 from pipeline.config.run import REPOSITORY, load_config
 from pipeline.evaluate.held_out import metric_names
-from pipeline.monitor.metrics import METRICS, find_metric
+from pipeline.monitor.metrics import METRICS
 
 
 def test_families_stand_for_the_names_that_models_give():

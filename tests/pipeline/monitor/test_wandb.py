@@ -7,8 +7,8 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from known_trees import right_branching
 
-from gpst.tree import right_branching
 from pipeline.config.run import load_config
 from pipeline.errors import ConfigError
 from pipeline.monitor.monitor import Monitor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from known_metrics import find_metric
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipeline.checkpoint.files import list_checkpoints, verify, whole_checkpoint
-from pipeline.monitor.metrics import find_metric
 from pipeline.monitor.metrics_file import read_metrics
 
 PRETRAIN = Path(__file__).parents[3] / "launch" / "pretrain.sh"

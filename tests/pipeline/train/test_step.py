@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from known_trees import right_branching
 
 from gpst.batch import BatchCounts
 from gpst.model.losses import LossTerm
-from gpst.tree import right_branching
 from pipeline.engine.engine import Update
 from pipeline.errors import ConfigError
 from pipeline.monitor.samples import FixedSentences
