@@ -126,7 +126,7 @@ def check_launcher(environ: Environ) -> None:
 def _said_of_arguments() -> Iterator[None]:
     try:
         yield
-    except (ConfigError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"DEEPSPEED_ARGS: {error}") from None
 
 
