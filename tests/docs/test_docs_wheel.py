@@ -20,7 +20,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("gpst", "data_prep", "pipeline", "configs", "launch")
-TEXT = "The farmer saw the old dog. A child has found three red apples!\n\nThe dog barks.\n\n" * 60
+TEXT = "".join(
+    f"The farmer saw {number} dogs. A child has found {number} red apples!\n\n"
+    for number in range(90)
+)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +152,11 @@ def test_prep_train_and_parse_from_the_installed_wheel(wheel, tmp_path):
     source = ["--source", "text", "--input", "text.txt", "--split-blank-lines"]
     run("gpst-prep", "tokenizer", *source, "--vocab-size", "300", "--output", "tok")
     build = [*source, "--tokenizer", "tok", "--unit-mib", "0.001"]
+    build += ["--validation-fraction", "0.2"]
     run("gpst-prep", "build", *build, "--output", "data", "--workers", "2")
     run("python", "-m", "gpst.data_prep", "verify", "data")
-    run("mpirun", "-n", "2", "--oversubscribe", "--allow-run-as-root", home / "bin" / "gpst-prep",
+    mpirun = str(Path(sys.executable).with_name("mpirun"))
+    run(mpirun, "-n", "2", "--oversubscribe", "--allow-run-as-root", home / "bin" / "gpst-prep",
         "build", *build, "--output", "data-mpi", "--backend", "mpi")  # fmt: skip
     for file in (work / "data").glob("*/*.npy"):
         assert (
