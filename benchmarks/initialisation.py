@@ -38,7 +38,7 @@ from gpst.model.gpst import GPSTModel
 from gpst.model.initialisation import PARTS, start_as_in_paper
 from gpst.model.losses import total_loss
 from pipeline.config.batch_shape import resolve_model
-from pipeline.config.run import RunConfig, load_config
+from pipeline.config.run import ResolvedRun, RunConfig, load_config
 from pipeline.data.order import step_samples
 from pipeline.data.source import ContextSource, open_datasets
 from pipeline.distributed.placement import find_placement
@@ -73,11 +73,11 @@ class CutSource(ContextSource):
         )
 
 
-def make_model(config: RunConfig, init: str) -> nn.Module:
+def make_model(config: ResolvedRun, init: str) -> nn.Module:
     """A model of the run's sizes that starts as `init` says."""
     base, _, given = init.partition(":")
     changed = given.split(",") if given else []
-    core = config.model_config
+    core = config.model
     if not changed:
         return build_model(replace(core, init=base))
     model = build_model(replace(core, init="width_scaled"))
@@ -90,7 +90,7 @@ def make_model(config: RunConfig, init: str) -> nn.Module:
 
 
 def train(
-    config: RunConfig,
+    config: ResolvedRun,
     init: str,
     source: ContextSource,
     held_out: ContextSource,
@@ -155,9 +155,9 @@ def run(arguments: argparse.Namespace) -> None:
         for cut in (source, held_out):
             if isinstance(cut, CutSource):
                 cut.longest = arguments.longest
-        config = resolve_model(config, datasets[0].manifest)
-        treebank = open_treebank_probe(config, source)
-        points = train(config, cell["init"], source, held_out, treebank, arguments.measure_at)
+        resolved = resolve_model(config, datasets[0].manifest)
+        treebank = open_treebank_probe(resolved, source)
+        points = train(resolved, cell["init"], source, held_out, treebank, arguments.measure_at)
         for point in points:
             with arguments.results.open("a") as file:
                 file.write(json.dumps(cell | point) + "\n")

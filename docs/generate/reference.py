@@ -15,8 +15,9 @@ from unittest import mock
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.config import GPT2Config as BaselineConfig
-from pipeline.config import run as run
+from pipeline.config import sections
 from pipeline.config.paths import PathText
+from pipeline.config.run import RunConfig
 from pipeline.finetune.config import FinetuneConfig, FinetuneTrainConfig
 from pipeline.finetune.registry import task_sections
 from pipeline.monitor.metrics import METRICS
@@ -24,16 +25,16 @@ from pipeline.monitor.metrics import METRICS
 GENERATED = "<!-- Written by `python docs/generate`; change the code, not this page. -->\n"
 
 _RUN = {
-    "A run: top level": run.RunConfig,
-    "data": run.DataConfig,
-    "data.datasets (a list)": run.DatasetConfig,
-    "train": run.TrainConfig,
-    "optim": run.OptimConfig,
-    "structure": run.StructureConfig,
-    "engine": run.EngineConfig,
-    "checkpoint": run.CheckpointConfig,
-    "monitor": run.MonitorConfig,
-    "evaluate": run.EvaluateConfig,
+    "A run: top level": RunConfig,
+    "data": sections.DataConfig,
+    "data.datasets (a list)": sections.DatasetConfig,
+    "train": sections.TrainConfig,
+    "optim": sections.OptimConfig,
+    "structure": sections.StructureConfig,
+    "engine": sections.EngineConfig,
+    "checkpoint": sections.CheckpointConfig,
+    "monitor": sections.MonitorConfig,
+    "evaluate": sections.EvaluateConfig,
 }
 _MODEL = {
     "model (kind: gpst)": GPSTConfig,
@@ -133,12 +134,13 @@ def _default(field: dataclasses.Field) -> str:
 
 def _field_docs(cls: type) -> Iterator[tuple[str, str]]:
     """The string below each field, as the code base documents fields."""
-    [tree] = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(tree, ast.ClassDef)
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            yield field.target.id, " ".join(ast.literal_eval(text.value).split())
+    for base in cls.__mro__[:-1]:
+        [tree] = ast.parse(inspect.getsource(base)).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                assert isinstance(field.target, ast.Name)
+                yield field.target.id, " ".join(ast.literal_eval(text.value).split())
 
 
 PREP = ("build", "tokenizer", "verify", "inspect", "merge", "sources")

@@ -37,7 +37,7 @@ from pipeline.checkpoint.retention import (
 )
 from pipeline.checkpoint.start_point import StartPoint, find_start
 from pipeline.checkpoint.trainer_state import TrainerState
-from pipeline.config.run import CheckpointConfig
+from pipeline.config.sections import CheckpointConfig
 from pipeline.data.source import tokens_differ
 from pipeline.distributed.world import World
 from pipeline.engine.engine import Engine

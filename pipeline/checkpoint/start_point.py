@@ -18,7 +18,7 @@ from pipeline.checkpoint.files import (
 )
 from pipeline.checkpoint.lines import RECORD, Line, digest_of, place_of, read_line
 from pipeline.checkpoint.trainer_state import TrainerState
-from pipeline.config.run import CheckpointConfig
+from pipeline.config.sections import CheckpointConfig
 from pipeline.errors import CheckpointError, ConfigError
 from pipeline.run_folder import CHECKPOINTS
 

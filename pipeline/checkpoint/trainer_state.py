@@ -13,7 +13,8 @@ from typing import Any
 
 from gpst.config_reader import shown
 from pipeline.config.removed import without_removed
-from pipeline.config.run import REPOSITORY, CheckpointConfig, RunConfig, config_to_dict
+from pipeline.config.run import REPOSITORY, ResolvedRun, config_to_dict
+from pipeline.config.sections import CheckpointConfig
 from pipeline.errors import ConfigError, OtherVersionError
 
 STATE_VERSION = 3
@@ -102,7 +103,7 @@ class TrainerState:
         return replace(self, best={"value": value, "step": self.step, "by": config.best_by})
 
 
-def first_state(config: RunConfig, fingerprint: str, world_size: int) -> TrainerState:
+def first_state(config: ResolvedRun, fingerprint: str, world_size: int) -> TrainerState:
     """The state before the first step."""
     versions = {name: version(name) for name in ("torch", "deepspeed")}
     plain = config_to_dict(config)
@@ -158,7 +159,7 @@ _FIXED = (
 """Fields that a run keeps for good: others would change its parameters' meaning or data order."""
 
 
-def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, where: Path) -> None:
+def check_same_run(saved: TrainerState, config: ResolvedRun, fingerprint: str, where: Path) -> None:
     """Refuses to go on with another model, other data or data order, or fewer steps than taken.
 
     Raises:
@@ -188,7 +189,7 @@ def check_same_run(saved: TrainerState, config: RunConfig, fingerprint: str, whe
         )
 
 
-def changed_settings(saved: TrainerState, config: RunConfig, world_size: int) -> list[str]:
+def changed_settings(saved: TrainerState, config: ResolvedRun, world_size: int) -> list[str]:
     """ "field old -> new" for each setting that a run goes on with otherwise than it was saved."""
     old, new = flat(without_removed(saved.config)), flat(config_to_dict(config))
     old["number of ranks"], new["number of ranks"] = saved.world_size, world_size
@@ -200,7 +201,7 @@ def changed_settings(saved: TrainerState, config: RunConfig, world_size: int) ->
     ]
 
 
-def unused_weights(saved: TrainerState, config: RunConfig, where: Path) -> str | None:
+def unused_weights(saved: TrainerState, config: ResolvedRun, where: Path) -> str | None:
     """A line where `checkpoint.init_from` is new to a run that goes on from a checkpoint."""
     given = config.checkpoint.init_from
     if given in (None, _at(saved.config, "checkpoint.init_from")):

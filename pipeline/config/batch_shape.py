@@ -1,11 +1,9 @@
 """What follows from a configuration and its surroundings: batch arithmetic, the model's sizes."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from data_prep.format.manifest import Manifest
-from gpst.config import config_to_dict as model_to_dict
-from pipeline.config.run import RunConfig, read_model
+from pipeline.config.run import ResolvedRun, RunConfig, RunSettings, read_model
 from pipeline.errors import ConfigError
 from pipeline.quantities import counted
 
@@ -31,7 +29,7 @@ class BatchShape:
         )
 
 
-def batch_shape(config: RunConfig, world_size: int) -> BatchShape:
+def batch_shape(config: RunSettings, world_size: int) -> BatchShape:
     """The batch arithmetic on `world_size` ranks.
 
     Raises:
@@ -61,16 +59,15 @@ def batch_shape(config: RunConfig, world_size: int) -> BatchShape:
     )
 
 
-def resolve_model(config: RunConfig, manifest: Manifest) -> RunConfig:
-    """The run with its model's complete configuration (`model_config`).
+def resolve_model(config: RunConfig, manifest: Manifest) -> ResolvedRun:
+    """The run with its model's complete configuration.
 
     vocab_size and bos_token_id come from the dataset where the model's config does not say.
 
     Raises:
         ConfigError: the model's config is wrong or does not fit the dataset.
     """
-    given = config.model if isinstance(config.model, dict) else model_to_dict(config.model)
-    model: dict[str, Any] = dict(given)
+    model = dict(config.model)
     from_dataset = {
         "vocab_size": manifest.vocab_size,
         "bos_token_id": manifest.tokenizer.bos_id,
@@ -90,4 +87,4 @@ def resolve_model(config: RunConfig, manifest: Manifest) -> RunConfig:
             f"model.max_context_tokens {resolved.max_context_tokens}; "
             "lower the one or raise the other"
         )
-    return replace(config, model=resolved)
+    return config.with_model(resolved)

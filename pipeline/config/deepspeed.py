@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from gpst.config_reader import require, shown, unknown_field
 from pipeline.config.batch_shape import BatchShape
-from pipeline.config.run import RunConfig
+from pipeline.config.run import RunSettings
 from pipeline.errors import ConfigError
 
 _OWN_FIELDS = {
@@ -38,7 +38,7 @@ _OWN_FIELDS = {
 """Entries of a DeepSpeed config that follow from fields of ours."""
 
 
-def deepspeed_config(config: RunConfig, batch_shape: BatchShape) -> dict[str, Any]:
+def deepspeed_config(config: RunSettings, batch_shape: BatchShape) -> dict[str, Any]:
     """The DeepSpeed config of a run.
 
     Raises:
@@ -69,7 +69,7 @@ def deepspeed_config(config: RunConfig, batch_shape: BatchShape) -> dict[str, An
     return _merge(derived, engine.deepspeed, "")
 
 
-def check_deepspeed_entries(config: RunConfig, batch_shape: BatchShape) -> None:
+def check_deepspeed_entries(config: RunSettings, batch_shape: BatchShape) -> None:
     """Refuses what is wrong in `engine.deepspeed` before any rank starts.
 
     Raises:

@@ -1,17 +1,15 @@
 """The configuration of a run: frozen dataclasses < YAML file < key=value overrides.
 
     config = load_config("configs/run/demo.yaml", ["train.num_steps=50"])
-    config = resolve_model(config, manifest)    # batch_shape.py; then config.model_config
+    run = resolve_model(config, manifest)    # batch_shape.py: a ResolvedRun
 
 Its sections (`train`, `optim`, ...) are in pipeline/config/sections.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from gpst.config import ModelConfig
 from gpst.config import config_from_dict as model_from_dict
@@ -20,11 +18,10 @@ from gpst.config_reader import build, require, unknown_field
 from pipeline.config import yaml_text
 from pipeline.config.overrides import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText, expand
-from pipeline.config.removed import refuse_removed, without_removed
+from pipeline.config.removed import refuse_removed
 from pipeline.config.sections import (
     CheckpointConfig,
     DataConfig,
-    DatasetConfig,
     EngineConfig,
     EvaluateConfig,
     MonitorConfig,
@@ -34,41 +31,18 @@ from pipeline.config.sections import (
 )
 from pipeline.errors import ConfigError
 
-__all__ = [
-    "REPOSITORY",
-    "CheckpointConfig",
-    "DataConfig",
-    "DatasetConfig",
-    "EngineConfig",
-    "EvaluateConfig",
-    "MonitorConfig",
-    "OptimConfig",
-    "RunConfig",
-    "StructureConfig",
-    "TrainConfig",
-    "config_from_dict",
-    "config_to_dict",
-    "config_to_yaml",
-    "find_config",
-    "load_config",
-    "read_config",
-    "read_model",
-]
-
 _HERE = Path(__file__).resolve().parents[1]
 REPOSITORY = _HERE / "shipped" if (_HERE / "shipped").is_dir() else _HERE.parent
 """The folder that holds configs/ and launch/: the checkout, or what a wheel brings (setup.py)."""
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """Everything that defines a run."""
+class RunSettings:
+    """What a RunConfig and a ResolvedRun have in common: all but the type of `model`."""
 
     run_dir: PathText
     """Folder for metrics, TensorBoard files and checkpoints."""
-    model: Annotated[dict[str, Any] | ModelConfig, Field(union_mode="left_to_right")]
-    """Fields of the model; in YAML also the path of a file with them. `resolve_model` makes it
-    the model's own configuration, complete with what follows from the dataset."""
+    model: Any
     data: DataConfig
     train: TrainConfig
     seed: int = 0
@@ -94,12 +68,26 @@ class RunConfig:
                 "is null: set it"
             )
 
-    @property
-    def model_config(self) -> ModelConfig:
-        """The model's configuration, once `resolve_model` has made it."""
-        if isinstance(self.model, dict):
-            raise RuntimeError("the run's model is not resolved yet: call resolve_model first")
-        return self.model
+
+@dataclass(frozen=True)
+class ResolvedRun(RunSettings):
+    """A run as it is trained."""
+
+    model: ModelConfig
+    """Complete with what follows from the dataset."""
+
+
+@dataclass(frozen=True)
+class RunConfig(RunSettings):
+    """Everything that defines a run."""
+
+    model: dict[str, Any]
+    """Fields of the model; in YAML also the path of a file with them. What is missing follows from
+    the dataset."""
+
+    def with_model(self, model: ModelConfig) -> ResolvedRun:
+        """The run with its model's complete configuration."""
+        return ResolvedRun(**{**vars(self), "model": model})
 
 
 def find_config(path: str | Path) -> Path:
@@ -150,7 +138,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def _check_model(config: RunConfig) -> None:
     """Refuses what is wrong in the model's fields, whatever the dataset will complete them with."""
-    assert isinstance(config.model, dict)
     model = dict(config.model)
     for name, value in {"vocab_size": 1 << 30, "bos_token_id": 0}.items():
         if model.get(name) is None:
@@ -166,13 +153,6 @@ def read_model(values: dict[str, Any]) -> ModelConfig:
         raise ConfigError(f"model: {error}") from None
 
 
-def config_from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that `config_to_dict` wrote (in a checkpoint, say)."""
-    tree = without_removed(values)
-    _read_model(tree)
-    return build(RunConfig, tree)
-
-
 def _read_model(tree: dict[str, Any]) -> None:
     """Replaces a `model` that is a path by the fields in that file."""
     if not isinstance(tree.get("model"), str):
@@ -186,14 +166,14 @@ def _read_model(tree: dict[str, Any]) -> None:
     tree["model"] = yaml_text.read_fields(path)
 
 
-def config_to_dict(config: RunConfig) -> dict[str, Any]:
-    """Plain dicts, lists and numbers, fit for YAML and JSON; `config_from_dict` reads it back."""
+def config_to_dict(config: RunSettings) -> dict[str, Any]:
+    """Plain dicts, lists and numbers, fit for YAML and JSON."""
     plain = to_plain(config)
-    if not isinstance(config.model, dict):
+    if isinstance(config, ResolvedRun):
         plain["model"] = model_to_dict(config.model)
     return plain
 
 
-def config_to_yaml(config: RunConfig) -> str:
+def config_to_yaml(config: RunSettings) -> str:
     """What `--print-config` prints: a YAML file that `load_config` reads back."""
     return yaml_text.write(config_to_dict(config))

@@ -15,7 +15,7 @@ from gpst.model.build import build_model
 from gpst.model.modes import skip_init
 from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import deepspeed_config
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun
 from pipeline.cost.activations import BYTES, activation_bytes
 from pipeline.quantities import GIB
 
@@ -82,7 +82,7 @@ def _block_type(config: ModelConfig) -> type[nn.Module]:
     return GPT2Block
 
 
-def state_memory(config: RunConfig, size: ModelSize, world_size: int, stage: int) -> RankMemory:
+def state_memory(config: ResolvedRun, size: ModelSize, world_size: int, stage: int) -> RankMemory:
     """The memory of a rank besides activations, by ZeRO stage, as measured with DeepSpeed 0.19.
 
     Stage 1 keeps whole gradients (and in half precision sums of them in fp32); stages 2 and 3 keep
@@ -103,13 +103,13 @@ def state_memory(config: RunConfig, size: ModelSize, world_size: int, stage: int
     return memory
 
 
-def _bucket_numbers(config: RunConfig) -> int:
+def _bucket_numbers(config: ResolvedRun) -> int:
     derived = deepspeed_config(config, BatchShape(1, 1, 1, 1))["zero_optimization"]
     return int(derived.get("reduce_bucket_size", _BUCKET_NUMBERS))
 
 
 def rank_memory(
-    config: RunConfig,
+    config: ResolvedRun,
     size: ModelSize,
     world_size: int,
     stage: int,
@@ -124,12 +124,12 @@ def rank_memory(
     """
     engine = config.engine
     activations = activation_bytes(
-        config.model_config, batch, engine.precision, engine.checkpointing, device_type
+        config.model, batch, engine.precision, engine.checkpointing, device_type
     )
     return replace(state_memory(config, size, world_size, stage), activations=activations.total)
 
 
-def checkpoint_bytes(config: RunConfig, num_parameters: int) -> int:
+def checkpoint_bytes(config: ResolvedRun, num_parameters: int) -> int:
     """Size of a checkpoint: weights, and the states of the optimizer on all ranks."""
     weights = BYTES[config.engine.precision]
     return num_parameters * (weights + 8 + (4 if config.engine.zero_stage else 0))

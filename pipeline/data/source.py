@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from data_prep.format.shard import Dataset, Shard, open_dataset
 from gpst.batch import BatchCounts, ContextBatch
-from pipeline.config.run import DataConfig
+from pipeline.config.sections import DataConfig
 from pipeline.data.context_table import TABLE_VERSION, Split, Table, context_table
 from pipeline.data.order import Mixture
 from pipeline.errors import ConfigError, DataError

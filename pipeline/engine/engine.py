@@ -22,7 +22,7 @@ from gpst.batch import BatchCounts, ContextBatch
 from gpst.model.losses import total_loss
 from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import deepspeed_config
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun
 from pipeline.distributed.world import World
 from pipeline.engine.optimizer import build_optimizer, set_rates
 from pipeline.engine.restore import restore
@@ -71,7 +71,7 @@ class Objective(nn.Module):
 class Engine:
     """A model in training on all ranks."""
 
-    def __init__(self, raw: Any, optimizer: torch.optim.Optimizer, config: RunConfig) -> None:
+    def __init__(self, raw: Any, optimizer: torch.optim.Optimizer, config: ResolvedRun) -> None:
         self.raw = raw
         """The DeepSpeedEngine."""
         self.config = config
@@ -184,7 +184,7 @@ class Engine:
 
 
 def create_engine(
-    model: nn.Module, config: RunConfig, batch_shape: BatchShape, world: World
+    model: nn.Module, config: ResolvedRun, batch_shape: BatchShape, world: World
 ) -> Engine:
     """The engine for a model, whose parameters become those of rank 0 everywhere.
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gpst.model.parameters import NO_DECAY, PARSER
-from pipeline.config.run import OptimConfig
+from pipeline.config.sections import OptimConfig
 
 
 class GroupedModel(Protocol):

@@ -10,7 +10,7 @@ from gpst.export.codec import Codec
 from gpst.model.build import model_class
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun
 from pipeline.data.source import ContextSource
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
@@ -72,7 +72,7 @@ class TreebankProbe:
         return {_F1: scores.sentence_f1, _CORPUS_F1: scores.corpus_f1}
 
 
-def open_treebank_probe(config: RunConfig, source: ContextSource) -> TreebankProbe | None:
+def open_treebank_probe(config: ResolvedRun, source: ContextSource) -> TreebankProbe | None:
     """The probe that the configuration asks for, if any; raises what TreebankProbe raises."""
     path = config.evaluate.treebank
     if path is None:
@@ -80,7 +80,7 @@ def open_treebank_probe(config: RunConfig, source: ContextSource) -> TreebankPro
     return TreebankProbe(path, source.datasets[0].tokenizer_path)
 
 
-def check_best_metric(config: RunConfig) -> None:
+def check_best_metric(config: ResolvedRun) -> None:
     """Refuses a checkpoint.best_metric that pre-training does not measure.
 
     Raises:
@@ -89,7 +89,7 @@ def check_best_metric(config: RunConfig) -> None:
     best_metric = config.checkpoint.best_metric
     if best_metric is None:
         return
-    model = model_class(config.model_config)
+    model = model_class(config.model)
     known = metric_names(model.LOSSES, model.STATISTICS)
     if model is GPSTModel and config.evaluate.treebank:
         known += [_F1, _CORPUS_F1]

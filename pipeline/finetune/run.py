@@ -18,7 +18,7 @@ from pipeline.checkpoint.files import step_name
 from pipeline.checkpoint.manager import load_model_weights
 from pipeline.config.overrides import to_plain
 from pipeline.config.removed import without_removed
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun, RunConfig
 from pipeline.data.context_table import Split
 from pipeline.data.source import ContextSource
 from pipeline.distributed.world import World
@@ -166,7 +166,7 @@ def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
     task, folder = checked.task, checked.config.seed_folder(seed)
     first_print: list[str] = []
 
-    def build(_: RunConfig) -> nn.Module:
+    def build(_: ResolvedRun) -> nn.Module:
         core = build_from(checked.stored)
         first_print.append(fingerprint(core))
         return core if task.num_labels is None else Classifier(core, task.num_labels)
@@ -189,7 +189,7 @@ def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
     return train(checked.runs[seed], world, build, task.evaluation(), finish)
 
 
-def _chosen_step(folder: Path, config: RunConfig) -> int:
+def _chosen_step(folder: Path, config: ResolvedRun) -> int:
     """The step of the highest score; of equal ones the first."""
     lines = [line for line in read_metrics(folder / FILE_NAME) if line.get(SCORE) is not None]
     return max(lines, key=lambda line: line[SCORE])["step"] if lines else config.train.num_steps

@@ -4,7 +4,7 @@ import socket
 
 from gpst.config_reader import shown
 from pipeline.checkpoint.trainer_state import flat
-from pipeline.config.run import RunConfig, config_to_dict
+from pipeline.config.run import ResolvedRun, config_to_dict
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
 
@@ -15,7 +15,7 @@ _PATHS = (
 """They may differ between machines."""
 
 
-def check_ranks_agree(world: World, config: RunConfig, fingerprint: str) -> None:
+def check_ranks_agree(world: World, config: ResolvedRun, fingerprint: str) -> None:
     """Refuses ranks that read other data or another configuration. All ranks call it.
 
     Machines without a common file system have copies of both, and a stale one trains unnoticed.

@@ -9,7 +9,7 @@ from data_prep.format.manifest import Manifest, TokenizerRecord
 from gpst.batch import ContextBatch
 from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.deepspeed import check_deepspeed_entries
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun, RunConfig
 from pipeline.cost.activations import ASSUMED_SENTENCE_TOKENS, assumed_batch
 from pipeline.cost.memory import (
     A100,
@@ -38,15 +38,14 @@ _REFERENCE_RANKS = 8
 class DryRun:
     """A run that was checked as far as it can be here."""
 
-    config: RunConfig
-    """With the model resolved."""
+    config: ResolvedRun
     batch_shape: BatchShape
     source: ContextSource | None
     """The data; None when it is not there yet."""
 
     def describe(self) -> str:
         """The plan in words, for people."""
-        size = model_size(self.config.model_config)
+        size = model_size(self.config.model)
         lines = [*self._head(size), *self._memory_here(size), *self._memory_reference(size)]
         if self.source is None:
             lines += ["", *self._not_ready()]
@@ -54,7 +53,7 @@ class DryRun:
 
     def _head(self, size: ModelSize) -> list[str]:
         config, train, optim = self.config, self.config.train, self.config.optim
-        model, engine = config.model_config, config.engine
+        model, engine = config.model, config.engine
         warmup = num_warmup_steps(train.num_steps, optim.warmup_fraction)
         disk = checkpoint_bytes(config, size.parameters)
         return [
@@ -175,7 +174,7 @@ class DryRun:
         return memory.total <= device.usable
 
     def _not_ready(self) -> list[str]:
-        given = self.config.model_config.vocab_size
+        given = self.config.model.vocab_size
         return [
             "not ready    the dataset is not there: make it with python -m data_prep build",
             f"assumed      a vocabulary of {given:,} (model.vocab_size=N for another), sentences "
@@ -215,10 +214,9 @@ def check_dry_run(config: RunConfig, world_size: int) -> DryRun:
     return DryRun(resolve_without_data(config), shape, None)
 
 
-def resolve_without_data(config: RunConfig) -> RunConfig:
+def resolve_without_data(config: RunConfig) -> ResolvedRun:
     """The run with its model's configuration, as if for a dataset that fits it."""
-    given = config.model if isinstance(config.model, dict) else {}
-    vocab_size = given.get("vocab_size") or ASSUMED_VOCAB_SIZE
-    tokenizer = TokenizerRecord("assumed", "byte_bpe", "", given.get("bos_token_id") or 0, 0)
+    vocab_size = config.model.get("vocab_size") or ASSUMED_VOCAB_SIZE
+    tokenizer = TokenizerRecord("assumed", "byte_bpe", "", config.model.get("bos_token_id") or 0, 0)
     manifest = Manifest(vocab_size, "uint32", tokenizer, ())
     return resolve_model(config, manifest)

@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.checkpoint.files import check_no_checkpoints, list_checkpoints
 from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.deepspeed import check_deepspeed_entries
-from pipeline.config.run import DataConfig, RunConfig
+from pipeline.config.run import ResolvedRun, RunConfig
+from pipeline.config.sections import DataConfig
 from pipeline.cost.memory import checkpoint_bytes, model_size
 from pipeline.data.context_table import Split
 from pipeline.data.source import ContextSource, open_datasets, open_source
@@ -25,8 +26,7 @@ from pipeline.train.agreement import check_ranks_agree
 class CheckedRun:
     """A run that passed all checks."""
 
-    config: RunConfig
-    """With the model resolved."""
+    config: ResolvedRun
     batch_shape: BatchShape
     source: ContextSource
     held_out: ContextSource | None
@@ -50,13 +50,13 @@ def check_run(
     shape = batch_shape(config, world_size)
     check_deepspeed_entries(config, shape)
     datasets = open_datasets(config.data)
-    config = resolve_model(config, datasets[0].manifest)
+    run = resolve_model(config, datasets[0].manifest)
     if config.checkpoint.resume == "never":
         check_no_checkpoints(Path(config.run_dir) / CHECKPOINTS)
-    checked = _open_run(config, shape, open_split)
+    checked = _open_run(run, shape, open_split)
     if config.monitor.wandb is not None:
         import_wandb()
-    _check_disk(config)
+    _check_disk(run)
     return checked
 
 
@@ -78,14 +78,14 @@ def share_run(
     assert shared is not None  # rank 0 has it
     model, shape = shared
     if checked is None:
-        checked = _open_run(replace(config, model=model), shape, open_split)
+        checked = _open_run(config.with_model(model), shape, open_split)
     # As each rank reads it: a stale copy is another run, one that spells out a default is not.
     resolved = resolve_model(config, checked.source.datasets[0].manifest)
     check_ranks_agree(world, resolved, checked.source.fingerprint)
     return checked
 
 
-def _open_run(config: RunConfig, shape: BatchShape, open_split: OpenSource) -> CheckedRun:
+def _open_run(config: ResolvedRun, shape: BatchShape, open_split: OpenSource) -> CheckedRun:
     source = open_split(config.data, "train")
     assert source is not None  # only the held-out split may be missing
     held_out = None
@@ -97,18 +97,18 @@ def _open_run(config: RunConfig, shape: BatchShape, open_split: OpenSource) -> C
         source.datasets[0].tokenizer_path,
         monitor.prompts,
         monitor.continuation_tokens,
-        config.model_config.max_context_tokens,
+        config.model.max_context_tokens,
     )
     return CheckedRun(config, shape, source, held_out, sentences)
 
 
-def _check_disk(config: RunConfig) -> None:
+def _check_disk(config: ResolvedRun) -> None:
     run_dir = Path(config.run_dir)
     existing = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
     there = len(list_checkpoints(run_dir / CHECKPOINTS)) if run_dir.is_dir() else 0
     # One more than is kept: the old ones go only when the new one is whole.
     wanted = max(1, config.checkpoint.keep_last + 1 - there)
-    needed = wanted * checkpoint_bytes(config, model_size(config.model_config).parameters)
+    needed = wanted * checkpoint_bytes(config, model_size(config.model).parameters)
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DataError(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def linear(start: float, end: float, step: int, num_steps: int) -> float:
     return start + (end - start) * progress
 
 
-def schedule(config: RunConfig, step: int) -> Scheduled:
+def schedule(config: ResolvedRun, step: int) -> Scheduled:
     """Learning rates, noise and temperature of step `step` (from 0)."""
     optim, structure, num_steps = config.optim, config.structure, config.train.num_steps
     factor = learning_rate_factor(

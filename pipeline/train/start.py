@@ -18,23 +18,23 @@ from pipeline.checkpoint.trainer_state import (
     unused_weights,
 )
 from pipeline.config.removed import removed_settings
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun
 from pipeline.distributed.world import World
 from pipeline.engine.engine import Engine, create_engine
 from pipeline.terminal import say
 from pipeline.train.preflight import CheckedRun
 
 
-def new_model(config: RunConfig) -> nn.Module:
+def new_model(config: ResolvedRun) -> nn.Module:
     """The model that the run's config describes, with random weights."""
-    return build_model(config.model_config)
+    return build_model(config.model)
 
 
 def start(
     checked: CheckedRun,
     world: World,
     checkpoints: Checkpoints,
-    build: Callable[[RunConfig], nn.Module],
+    build: Callable[[ResolvedRun], nn.Module],
 ) -> tuple[Engine, TrainerState]:
     """The engine and the state at step 0, or as the run's checkpoint has them.
 

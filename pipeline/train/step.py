@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpst.batch import BatchCounts
-from pipeline.config.run import RunConfig
+from pipeline.config.run import ResolvedRun
 from pipeline.cost.flops import batch_flops
 from pipeline.data.order import mix, step_samples
 from pipeline.data.prefetch import Batches, BatchReader
@@ -174,7 +174,7 @@ def take_step(
         sums.add("loss/", output.losses)
         sums.add("structure/", output.statistics)
         sums.add_sizes(output.sizes)
-        sums.flops += batch_flops(config.model_config, on_cpu, output.sizes).total
+        sums.flops += batch_flops(config.model, on_cpu, output.sizes).total
         guard.add(loss / scale)
         if micro_step == shape.accumulation - 1:
             loss = loss * guard.verdict()
@@ -188,7 +188,7 @@ def take_step(
 class _Guard:
     """The loss-spike guard in one step: the loss of all ranks, judged before the update."""
 
-    def __init__(self, config: RunConfig, average: LossAverage, world: World) -> None:
+    def __init__(self, config: ResolvedRun, average: LossAverage, world: World) -> None:
         self._train, self._world = config.train, world
         self._loss: Tensor | None = None
         self.average = average

@@ -11,7 +11,7 @@ from torch import nn
 from data_prep.files import write_atomically
 from pipeline.checkpoint.manager import Checkpoints
 from pipeline.checkpoint.trainer_state import TrainerState
-from pipeline.config.run import RunConfig, config_to_dict, config_to_yaml
+from pipeline.config.run import ResolvedRun, config_to_dict, config_to_yaml
 from pipeline.cost.peak_flops import device_peak
 from pipeline.data.order import step_samples
 from pipeline.data.prefetch import Batches, BatchReader, Prefetcher
@@ -46,7 +46,7 @@ TaskEvaluation = Callable[[nn.Module, World], dict[str, float]]
 def train(
     checked: CheckedRun,
     world: World,
-    build: Callable[[RunConfig], nn.Module] = new_model,
+    build: Callable[[ResolvedRun], nn.Module] = new_model,
     evaluation: TaskEvaluation | None = None,
     finish: Callable[[nn.Module, RunEnd], None] | None = None,
 ) -> RunEnd:
@@ -159,7 +159,7 @@ class Trainer:
         )
 
     @property
-    def _config(self) -> RunConfig:
+    def _config(self) -> ResolvedRun:
         return self.checked.config
 
     def _count(self, report: StepReport) -> None:

@@ -23,4 +23,4 @@ def warm_up(config: str) -> None:
     """Makes a forward pass of a run's model: its kernels are compiled or read from their cache."""
     checked = check_run(load_config(config), 1)
     with torch.no_grad():
-        build_model(checked.config.model_config)(checked.source.batch([0]))
+        build_model(checked.config.model)(checked.source.batch([0]))

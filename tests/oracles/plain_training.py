@@ -40,7 +40,7 @@ def plain_adamw(
     checked = check_run(load_config(config_file, overrides), 1)
     config = checked.config
     torch.manual_seed(config.seed)
-    model = build_model(config.model_config)
+    model = build_model(config.model)
     groups = model.parameter_groups()  # type: ignore[operator]
     settings = [
         (groups.get("parser", []), 0.1, True),
@@ -80,7 +80,7 @@ def plain_bf16(config_file: Path, num_steps: int, skipped: int) -> list[tuple[fl
     checked = check_run(load_config(config_file), 2)
     config, cut = checked.config, {"world_size": 2, "micro_batch": 2, "accumulation": 2}
     torch.manual_seed(config.seed)
-    model = build_model(config.model_config).bfloat16()
+    model = build_model(config.model).bfloat16()
     parameters = list(model.parameters())
     masters = [p.detach().float() for p in parameters]
     by_id = {id(p): master for p, master in zip(parameters, masters, strict=True)}

@@ -58,8 +58,8 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
     # An exported model serves as well.
     config = check_run(load_config(toy_config), 1).config
     tokenizer = Path(str(config.data.path)) / "tokenizer"
-    export(tmp_path / "exported", config.model_config, given, tokenizer, 0)
-    model = build_model(config.model_config)
+    export(tmp_path / "exported", config.model, given, tokenizer, 0)
+    model = build_model(config.model)
     load_init_weights(model, str(tmp_path / "exported"))
     assert same(model.state_dict(), given)
 
@@ -67,9 +67,9 @@ def test_weights_alone_go_into_another_run(toy_config, tmp_path):
 def test_weights_of_other_tokens_are_refused(toy_config, tmp_path):
     """Two tokenizers of one size: every tensor fits, and the model is nonsense."""
     config = check_run(load_config(toy_config), 1).config
-    model, source = build_model(config.model_config), str(tmp_path / "exported")
+    model, source = build_model(config.model), str(tmp_path / "exported")
     own = Path(str(config.data.path)) / "tokenizer"
-    export(source, config.model_config, model.state_dict(), own, 0)
+    export(source, config.model, model.state_dict(), own, 0)
     other = tmp_path / "other"
     other.mkdir()
     definition = json.loads((own / "tokenizer.json").read_text())

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from gpst.config import CompositionConfig, GPSTConfig, GPT2Config, ParserConfig, config_from_dict
 from gpst.config_reader import build
-from pipeline.config import run as run
-from pipeline.config import yaml_text
+from pipeline.config import sections, yaml_text
 from pipeline.config.overrides import parse_override, to_plain
-from pipeline.config.run import load_config
+from pipeline.config.run import RunConfig, load_config
 from pipeline.errors import ConfigError
 from pipeline.evaluate import perplexity
 from pipeline.evaluate.grammar_induction import evaluation as grammar_induction
@@ -33,10 +32,11 @@ from pipeline.finetune.registry import task_sections
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SECTIONS: list[type] = [
-    run.RunConfig, run.DataConfig, run.DatasetConfig, run.TrainConfig, run.OptimConfig,
-    run.StructureConfig, run.EngineConfig, run.CheckpointConfig, run.MonitorConfig,
-    run.EvaluateConfig, GPSTConfig, GPT2Config, CompositionConfig, ParserConfig, FinetuneConfig,
-    FinetuneTrainConfig, *task_sections(FinetuneConfig).values(),
+    RunConfig, sections.DataConfig, sections.DatasetConfig, sections.TrainConfig,
+    sections.OptimConfig, sections.StructureConfig, sections.EngineConfig,
+    sections.CheckpointConfig, sections.MonitorConfig, sections.EvaluateConfig, GPSTConfig,
+    GPT2Config, CompositionConfig, ParserConfig, FinetuneConfig, FinetuneTrainConfig,
+    *task_sections(FinetuneConfig).values(),
     perplexity.Options, grammar_induction.Options, syntactic_generalization.Options,
 ]  # fmt: skip
 INF = float("inf")
@@ -253,16 +253,16 @@ def test_a_model_made_in_python_holds_its_types_too():
 
 
 def test_whole_numbers_are_numbers_and_lists_are_tuples():
-    read = build(run.OptimConfig, {"learning_rate": 1, "betas": [0, 0.5]})
+    read = build(sections.OptimConfig, {"learning_rate": 1, "betas": [0, 0.5]})
     assert (read.learning_rate, read.betas) == (1.0, (0.0, 0.5))
     assert isinstance(read.learning_rate, float)
-    assert build(run.OptimConfig, to_plain(read)) == read
-    assert build(run.OptimConfig, json.loads(json.dumps(to_plain(read)))) == read
+    assert build(sections.OptimConfig, to_plain(read)) == read
+    assert build(sections.OptimConfig, json.loads(json.dumps(to_plain(read)))) == read
 
 
 def test_a_long_value_is_cut_in_the_message():
     with pytest.raises(ConfigError) as caught:
-        build(run.OptimConfig, {"decay": "x" * 10_000})
+        build(sections.OptimConfig, {"decay": "x" * 10_000})
     assert len(str(caught.value)) < 300
 
 

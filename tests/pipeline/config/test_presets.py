@@ -29,7 +29,7 @@ def test_every_run_config_loads_resolves_and_divides(path, tmp_path, monkeypatch
     for world_size in (1, 2):
         batch_shape(config, world_size)
     assert config.run_dir == f"runs/{path.stem}"
-    assert config.data.context_tokens <= config.model_config.max_context_tokens
+    assert config.data.context_tokens <= config.model.max_context_tokens
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("model/*.yaml")), ids=lambda p: p.stem)
@@ -112,7 +112,7 @@ def test_no_config_is_missing_and_none_is_unknown():
 def test_the_demo_compares_models_on_the_same_batches():
     gpst, gpt2 = (load_config(CONFIGS / "run" / f"{name}.yaml") for name in ("demo", "demo_gpt2"))
     assert (gpst.data, gpst.train, gpst.seed) == (gpt2.data, gpt2.train, gpt2.seed)
-    a, b = (resolve_model(config, manifest()).model_config for config in (gpst, gpt2))
+    a, b = (resolve_model(config, manifest()).model for config in (gpst, gpt2))
     assert isinstance(a, GPSTConfig)
     assert isinstance(b, GPT2Config)
     assert b.num_layers == a.num_type_layers + a.num_token_layers
@@ -178,7 +178,7 @@ def test_an_ablation_differs_in_its_one_switch(size, ablation):
     full = load_config(runs / f"gpst_{size}_wikitext103.yaml")
     ablated = load_config(runs / f"gpst_{size}_{ablation}_wikitext103.yaml")
     switch = ABLATIONS[ablation]
-    a, b = (vars(resolve_model(run, manifest()).model_config) for run in (full, ablated))
+    a, b = (vars(resolve_model(run, manifest()).model) for run in (full, ablated))
     assert {name for name in a if a[name] != b[name]} == {switch}
     assert b[switch] is False
     for section in ("train", "optim", "structure", "engine", "data"):

@@ -214,7 +214,7 @@ def test_the_plan_of_gpst_small_on_8_a100(tmp_path, monkeypatch):
     rows = text.split("memory on 8 x A100")[1].splitlines()
     assert "ZeRO 0  not with bf16" in rows[2]
     assert rows[3].startswith("* ZeRO 1")
-    size = model_size(check_dry_run(load_config(path), 8).config.model_config)
+    size = model_size(check_dry_run(load_config(path), 8).config.model)
     weights, gradients, optimizer, _, activations, total = map(float, rows[3].split()[3:])
     assert weights == pytest.approx(2 * size.parameters / GIB, abs=0.01)
     assert gradients == pytest.approx(6 * size.parameters / GIB, abs=0.01)

@@ -9,7 +9,7 @@ from packing import END, VOCAB, packed, random_documents, unpack, write_random
 
 from data_prep.errors import DatasetError
 from data_prep.format.shard import write_dataset
-from pipeline.config.run import DataConfig, DatasetConfig
+from pipeline.config.sections import DataConfig, DatasetConfig
 from pipeline.data.order import sample_index
 from pipeline.data.source import ContextSource, open_source
 from pipeline.errors import ConfigError, DataError

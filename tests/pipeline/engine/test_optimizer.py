@@ -10,7 +10,7 @@ from torch import nn
 from gpst.config import config_from_dict
 from gpst.model.build import build_model
 from gpst.model.classifier import Classifier
-from pipeline.config.run import OptimConfig
+from pipeline.config.sections import OptimConfig
 from pipeline.engine.optimizer import build_optimizer, set_rates
 
 CONFIG = OptimConfig(
