@@ -34,9 +34,7 @@ from pipeline.finetune.glue.config import GlueConfig
 from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
 from pipeline.finetune.registry import task_sections
 from pipeline.finetune.summarization.config import SummarizationConfig
-
-SCORE = "eval/score"
-"""What the best epoch is chosen by; the highest is the best."""
+from pipeline.monitor.metrics import SCORE
 
 
 @dataclass(frozen=True)

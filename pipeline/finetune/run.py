@@ -26,11 +26,12 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.load_model import StoredModel, build_from, find_model, fingerprint
 from pipeline.evaluate.results import RESULTS, ResultsFolder
 from pipeline.evaluate.results import fingerprint as files_fingerprint
-from pipeline.finetune.config import SCORE, FinetuneConfig, run_config
+from pipeline.finetune.config import FinetuneConfig, run_config
 from pipeline.finetune.examples import ExampleSource, prepare_examples
 from pipeline.finetune.registry import make_task
 from pipeline.finetune.task import FinetuneTask
 from pipeline.finetune.text import TextReader
+from pipeline.monitor.metrics import SCORE
 from pipeline.monitor.metrics_file import FILE_NAME, read_metrics
 from pipeline.run_folder import CHECKPOINTS
 from pipeline.train.dry_run import DryRun

@@ -39,7 +39,7 @@ class FinetuneTask(ABC):
     atoms: AtomRule = "constrain_tree"
     """Whether the chart's cells may cross the examples' atoms, if they have any."""
     selects = True
-    """The evaluation gives "eval/score", by which the best epoch is chosen; else the last."""
+    """The evaluation gives SCORE, by which the best epoch is chosen; else the last."""
 
     def __init__(self, reader: TextReader, max_context_tokens: int):
         self.reader = reader

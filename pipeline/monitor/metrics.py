@@ -14,6 +14,9 @@ Place = Literal["terminal", "hparams", "chart", "table", "card"]
 """Besides TensorBoard's curves: progress lines, TensorBoard's HParams tab, charts and the table of
 training runs in the report, the card of an exported model."""
 
+SCORE = "eval/score"
+"""What the best epoch of a fine-tuning is chosen by; the highest is the best."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -63,7 +66,7 @@ _METRICS = (
     Metric("eval/f1", "F1 against evaluate.treebank, mean of the sentences", "%", "highest"),
     Metric("eval/corpus_f1", "F1 against evaluate.treebank, all spans at once", "%", "highest"),
     Metric(
-        "eval/score", "Score after each epoch", "%", "highest",
+        SCORE, "Score after each epoch", "%", "highest",
         places=("chart", "table"), column="last score",
     ),
     Metric("structure/height", "Mean height of the trees", places=("chart",)),

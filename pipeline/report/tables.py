@@ -97,9 +97,7 @@ def _of(results: Sequence[Result], task: str) -> Iterator[tuple[Result, str]]:
 def _row(result: Result) -> str:
     """The model's name, and the setting that differs from the protocol's."""
     options = result.values.get("options", {})
-    section = next(
-        (options[k] for k in ("summarization", "grammar_induction") if options.get(k)), {}
-    )
+    section = options.get(result.task.partition("/")[0]) or {}  # of a fine-tuning
     unsynced = section.get("sync", options.get("sync", True)) is False
     model = result.values.get("model") or {}
     name = label(model["path"]) if "path" in model else label(result.folder)

@@ -22,6 +22,7 @@ from pipeline.finetune.glue.metrics import figures
 from pipeline.finetune.glue.read import GlueFiles, Row
 from pipeline.finetune.task import FinetuneTask, gathered, shared
 from pipeline.finetune.text import Sentences, TextReader, cut_pair, length
+from pipeline.monitor.metrics import SCORE
 from pipeline.train.trainer import TaskEvaluation
 
 _CHUNK_ROWS = 4096
@@ -83,7 +84,7 @@ class GlueTask(FinetuneTask):
             scores, _ = self._dev(model, world)
             main = [value for name, value in scores.items() if self._is_main(name)]
             values = {f"eval/{name}": value for name, value in scores.items()}
-            return {**values, "eval/score": fmean(main)}
+            return {**values, SCORE: fmean(main)}
 
         return evaluate
 

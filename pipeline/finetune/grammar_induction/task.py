@@ -24,6 +24,7 @@ from pipeline.finetune.examples import Example
 from pipeline.finetune.grammar_induction.config import GrammarInductionConfig
 from pipeline.finetune.task import FinetuneTask, gathered, shared
 from pipeline.finetune.text import TextReader
+from pipeline.monitor.metrics import SCORE
 from pipeline.train.trainer import TaskEvaluation
 from pipeline.treebank import GoldTree
 
@@ -84,7 +85,7 @@ class GrammarInductionTask(FinetuneTask):
                 for parser in self.config.parsers
             }
             values = {f"eval/F1/{parser}": value for parser, value in f1.items()}
-            return {**values, "eval/score": f1[self.config.select_by]}
+            return {**values, SCORE: f1[self.config.select_by]}
 
         return evaluate
 
