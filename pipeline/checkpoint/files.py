@@ -1,15 +1,14 @@
-"""Folders of checkpoints that are there whole or not at all.
+"""Checkpoint folders that are whole or do not exist.
 
     run_dir/checkpoints/step-000000100/   DeepSpeed's files, state.json, and manifest.json with
                                           the size and sha256 of each
     run_dir/checkpoints/latest            the name of the newest one
     run_dir/checkpoints/best              the name of the best one by checkpoint.best_metric
-
     run_dir/checkpoints/line.json         where this line of the run began (lines.py)
 
-A checkpoint is written under a name that starts with a dot and renamed when every file of it is on
-disk. A folder that fails its manifest is refused, by name and with the reason. Nothing is renamed
-for a reason that may pass: a file that cannot be read just now, or another program's version.
+A checkpoint is written under a name that starts with a dot and renamed when all its files are on
+disk. A folder that does not match its manifest is refused, with the reason, and renamed. It is not
+renamed for a reason that may pass: a file that cannot be read now, another program's version.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ REFUSED_PREFIX = "refused-"
 SAVING = ".saving-"
 """Begins the name of the folder that a checkpoint is written in."""
 REPLACED = ".replaced-"
-"""Begins the name of what a checkpoint of the same step replaces, while it does."""
+"""Begins the name of a checkpoint while a new one of the same step replaces it."""
 FORMAT_VERSION = 1
 
 
@@ -54,10 +53,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """Published checkpoints by their steps, oldest first; whole or not.
 
     Raises:
-        UnreadableError: the folder is there and cannot be listed.
+        UnreadableError: the folder cannot be listed.
     """
-    found = _list(folder, STEP_PREFIX)
-    return [p for p in found if p.name[len(STEP_PREFIX) :].isdigit() and p.is_dir()]
+    paths = _list(folder, STEP_PREFIX)
+    return [p for p in paths if p.name[len(STEP_PREFIX) :].isdigit() and p.is_dir()]
 
 
 def list_refused(folder: Path) -> list[Path]:
@@ -106,7 +105,7 @@ def sync_files(folder: Path) -> None:
 
 
 def verify(checkpoint: Path) -> TrainerState:
-    """The state in a checkpoint, once all its files were found as they were written.
+    """The state in a checkpoint, all of whose files are as they were written.
 
     Raises:
         CheckpointError: names the checkpoint, the file and what is wrong with it for good.
@@ -130,8 +129,8 @@ def verify(checkpoint: Path) -> TrainerState:
                 f"checkpoint {checkpoint}: {name} has {size} bytes, not {recorded['num_bytes']}"
             )
         with _readable(checkpoint, name):
-            found = _sha256(path)
-        if found != recorded["sha256"]:
+            sha256 = _sha256(path)
+        if sha256 != recorded["sha256"]:
             raise CheckpointError(f"checkpoint {checkpoint}: {name} was altered (sha256 differs)")
     return TrainerState.from_dict(_read_json(checkpoint, STATE), checkpoint)
 
@@ -152,18 +151,18 @@ def _readable(checkpoint: Path, name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest whole checkpoint of a run, and what was passed over."""
+    """The newest whole checkpoint of a run, and the damaged ones after it."""
 
     path: Path
     state: TrainerState
     refused: tuple[tuple[Path, str], ...] = ()
-    """Newer ones that are damaged, each with the reason."""
+    """Newer ones, each with the reason."""
 
 
 def newest_whole(folder: Path) -> Newest | None:
     """The newest checkpoint that is whole: what `latest` names, or the one before it that is.
 
-    None when there is nothing, and never was: no checkpoint, no refused one and no `latest`.
+    None in a new folder: no checkpoint, no refused one and no `latest`.
 
     Raises:
         CheckpointError: there are checkpoints and none is whole.
@@ -201,12 +200,12 @@ def newest_whole(folder: Path) -> Newest | None:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Checkpoints up to the one that `latest` names, or all when that one is not there."""
-    found = list_checkpoints(folder)
+    """Checkpoints up to the one that `latest` names, or all when that one is missing."""
+    checkpoints = list_checkpoints(folder)
     latest = read_pointer(folder, LATEST)
-    if latest is not None and (folder / latest) in found:
-        found = found[: found.index(folder / latest) + 1]
-    return found[::-1]
+    if latest is not None and (folder / latest) in checkpoints:
+        checkpoints = checkpoints[: checkpoints.index(folder / latest) + 1]
+    return checkpoints[::-1]
 
 
 def read_pointer(folder: Path, name: str) -> str | None:
@@ -228,7 +227,7 @@ def read_pointer(folder: Path, name: str) -> str | None:
 def named_folder(path: str | Path) -> Path:
     """The folder that a path of a model names: of `latest` and `best` that of their checkpoint.
 
-    All that takes a run, a checkpoint or a model asks this first.
+    Whatever takes a run, a checkpoint or a model calls this first.
     """
     path = Path(path)
     if path.name in (LATEST, BEST) and path.is_file():
@@ -256,12 +255,12 @@ def whole_checkpoint(path: Path) -> tuple[Path, TrainerState]:
         except CheckpointError as error:
             raise CheckpointError(f"{error}: give a whole one, or the run for its newest") from None
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
-    found = newest_whole(folder)
-    if found is None:
+    newest = newest_whole(folder)
+    if newest is None:
         raise CheckpointError(
             f"no checkpoint in {path}: give a run, or its {CHECKPOINTS}/{step_name(100)}"
         )
-    return found.path, found.state
+    return newest.path, newest.state
 
 
 def check_no_checkpoints(folder: Path) -> None:

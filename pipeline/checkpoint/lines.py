@@ -4,8 +4,8 @@
     run_dir/abandoned-001/          an earlier line, laid out as a run's folder: its checkpoints,
                                     and metrics, samples and curves as they were
 
-The record is written first and says all that is to be moved, so that a rewind that is cut short
-anywhere is brought to its end by the next start.
+The record is written first and names all that is to be moved, so that the next start can finish a
+rewind that was interrupted.
 """
 
 import errno
@@ -94,21 +94,21 @@ def read_line(run_dir: Path) -> Line | None:
 
 
 def begin_line(run_dir: Path, line: Line) -> str | None:
-    """Begins a line: sets aside what belongs to the one before; says so in words.
+    """Begins a line: sets aside what belongs to the one before. Returns a message about it.
 
     Raises:
         CheckpointError: it cannot be written; the next start goes on with it.
     """
     with _or_unfinished(run_dir):
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        if line.moving or (not line.own and _anything(run_dir)):
+        if line.moving or (not line.own and _has_metrics(run_dir)):
             line = replace(line, aside=_free_name(run_dir))
         _write(run_dir, line)
         return _complete(run_dir, line)
 
 
 def complete_line(run_dir: Path) -> str | None:
-    """Brings to its end what a kill has cut short; says so in words; raises as `begin_line`."""
+    """Finishes what a kill has interrupted; returns and raises as `begin_line`."""
     line = read_line(run_dir)
     if line is None or line.done:
         return None
@@ -117,7 +117,7 @@ def complete_line(run_dir: Path) -> str | None:
 
 
 def settle_best(folder: Path, step: int | None) -> None:
-    """Lets `best` name the checkpoint of a step, or nothing when it is not there."""
+    """Lets `best` name the checkpoint of a step, or nothing when it does not exist."""
     if step is not None and (folder / step_name(step)).is_dir():
         mark_best(folder, step)
     else:
@@ -129,7 +129,7 @@ def _complete(run_dir: Path, line: Line) -> str | None:
     if line.aside is not None:
         aside = run_dir / line.aside
         (aside / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        _keep_files(run_dir, aside, move=not line.own)
+        _set_files_aside(run_dir, aside, move=not line.own)
         for name in line.moving:
             _move(folder / name, aside / CHECKPOINTS / name)
         sync_directory(aside / CHECKPOINTS)
@@ -144,30 +144,32 @@ def _complete(run_dir: Path, line: Line) -> str | None:
     if line.aside is None:
         return None
     where = "step 0" if line.source is None else f"step {line.step} ({line.source})"
-    kept = f"{len(line.moving)} checkpoints, metrics and curves of the line before"
-    return f"a new line begins at {where}: {kept} are kept in {run_dir / line.aside}"
+    return (
+        f"a new line begins at {where}: {len(line.moving)} checkpoints, metrics and curves of the "
+        f"line before are kept in {run_dir / line.aside}"
+    )
 
 
-def _keep_files(run_dir: Path, aside: Path, move: bool) -> None:
-    """Metrics, samples, curves and config of the line before, as they are.
+def _set_files_aside(run_dir: Path, aside: Path, move: bool) -> None:
+    """Sets aside metrics, samples, curves and config of the line before, as they are.
 
     Args:
-        move: nothing of them belongs to the line that begins.
+        move: none of them belongs to the line that begins.
     """
     for name in (LATEST, BEST):
-        _keep(run_dir / CHECKPOINTS / name, aside / CHECKPOINTS / name)
-    _keep(run_dir / CONFIG, aside / CONFIG)
+        _link(run_dir / CHECKPOINTS / name, aside / CHECKPOINTS / name)
+    _link(run_dir / CONFIG, aside / CONFIG)
     _move(run_dir / WANDB_ID, aside / WANDB_ID)  # the new line is another run there
     if move:
         for name in (METRICS, SAMPLES, TENSORBOARD):
             _move(run_dir / name, aside / name)
         return
     for name in (METRICS, SAMPLES):
-        _keep(run_dir / name, aside / name)
+        _link(run_dir / name, aside / name)
     for path in (run_dir / TENSORBOARD).glob("*/*"):
         target = aside / path.relative_to(run_dir)
         target.parent.mkdir(parents=True, exist_ok=True)
-        _keep(path, target)
+        _link(path, target)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -175,8 +177,8 @@ def _move(source: Path, target: Path) -> None:
         os.rename(source, target)
 
 
-def _keep(source: Path, target: Path) -> None:
-    """A second name: what a run writes anew it writes into a new file. A copy where none can be."""
+def _link(source: Path, target: Path) -> None:
+    """Links the file, or copies it: a run does not change a file but writes a new one."""
     if not source.is_file() or target.exists():
         return
     try:
@@ -189,7 +191,7 @@ def _keep(source: Path, target: Path) -> None:
         os.replace(copy, target)
 
 
-def _anything(run_dir: Path) -> bool:
+def _has_metrics(run_dir: Path) -> bool:
     return any((run_dir / name).exists() for name in (METRICS, SAMPLES, TENSORBOARD))
 
 

@@ -1,7 +1,7 @@
-"""Saving and loading a run: DeepSpeed writes, pipeline/checkpoint/files.py makes it safe.
+"""Saving and loading a run: DeepSpeed writes the files, files.py publishes them.
 
 All ranks write into one folder, which the machines of a run must share. Checkpoints are pickles
-of torch and DeepSpeed: load only your own.
+of torch and DeepSpeed: load only those that you trust.
 """
 
 import os
@@ -46,7 +46,7 @@ from pipeline.errors import CheckpointError, ConfigError
 from pipeline.run_folder import CHECKPOINTS
 
 _PREFIX = "model."
-"""Of parameter names in DeepSpeed's files: engine.Objective holds the model."""
+"""Of parameter names in DeepSpeed's files: the model is an attribute of engine.Objective."""
 
 
 class ReloadCheck(Protocol):
@@ -76,8 +76,8 @@ class Checkpoints:
         """Writes and publishes the checkpoint of `state`, then removes old ones.
 
         Raises:
-            CheckpointError: it cannot be written, on any rank: raised on all of them, and what was
-                there before is untouched.
+            CheckpointError: it cannot be written, on any rank: raised on all of them; earlier
+                checkpoints are untouched.
         """
         final = self.folder / step_name(state.step)
         if self.last == final:
@@ -104,11 +104,10 @@ class Checkpoints:
                 _check_complete(staged, world.size, engine)
                 publish(staged, final, state)
                 shutil.rmtree(staging, ignore_errors=True)
-                best = [int(state.best["step"])] if state.best else []
-                for step in best:
-                    mark_best(self.folder, step)
-                keep_every = self._config.keep_every_steps
-                remove_old(self.folder, self._config.keep_last, keep_every, best)
+                if state.best_step is not None:
+                    mark_best(self.folder, state.best_step)
+                config = self._config
+                remove_old(self.folder, config.keep_last, config.keep_every_steps, state.best_step)
 
         for action in (make_room, write, sync, finish):
             self._together(action, final, staging)
@@ -142,25 +141,20 @@ class Checkpoints:
     def find(self) -> StartPoint:
         """Where to start, by `checkpoint.resume`; `begin` follows once that is loaded.
 
-        Rank 0 looks and verifies. All that is changed is what a kill has cut short.
+        Rank 0 looks and verifies. It changes nothing but to finish what a kill has interrupted.
         """
-        found = StartPoint()
+        start = StartPoint()
         if self._world.is_main:
-            self._say(self._finish_what_was_cut_short())
-            found = find_start(self.folder.parent, self._config.resume)
-        return self._world.broadcast(found)
-
-    def _finish_what_was_cut_short(self) -> str | None:
-        if not self.folder.is_dir():
-            return None
-        finish_publishing(self.folder)
-        return complete_line(self.folder.parent)
+            if self.folder.is_dir():
+                finish_publishing(self.folder)
+                self._say(complete_line(self.folder.parent))
+            start = find_start(self.folder.parent, self._config.resume)
+        return self._world.broadcast(start)
 
     def begin(self, start: StartPoint) -> None:
-        """Sets aside what the start leaves behind: refused checkpoints, an abandoned line.
+        """Sets aside refused checkpoints and an abandoned line.
 
-        Called when the start's checkpoint is loaded, so that one that cannot be used changes
-        nothing.
+        Called when the start's checkpoint is loaded: one that cannot be used changes nothing.
 
         Raises:
             CheckpointError: something cannot be renamed, raised on all ranks.
@@ -183,14 +177,13 @@ class Checkpoints:
         if start.line is not None:
             self._say(begin_line(self.folder.parent, start.line))
         elif start.state is not None and self.folder.is_dir():
-            best = start.state.best
-            settle_best(self.folder, int(best["step"]) if best else None)
-        for said in start.says:
-            self._say(said)
+            settle_best(self.folder, start.state.best_step)
+        for message in start.messages:
+            self._say(message)
 
-    def _say(self, said: str | None) -> None:
-        if said is not None:
-            print(f"pretrain: {said}", file=sys.stderr, flush=True)
+    def _say(self, message: str | None) -> None:
+        if message is not None:
+            print(f"pretrain: {message}", file=sys.stderr, flush=True)
 
     def load(self, engine: Engine, checkpoint: Path, state: TrainerState) -> None:
         """Restores parameters, moments and counters from a verified checkpoint and its state.
@@ -254,24 +247,24 @@ def load_init_weights(model: nn.Module, source: str, tokenizer: Path | None = No
     folder = named_folder(source)
     try:
         if (folder / "config.json").is_file():
-            own_tokenizer, weights = folder, open_model(folder).weights()
+            source_tokenizer, weights = folder, open_model(folder).weights()
         else:
             config, weights = load_model_weights(source)
             data = config["data"]
-            own_tokenizer = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
+            source_tokenizer = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
     except ModelFolderError as error:
         raise CheckpointError(f"checkpoint.init_from: {error}") from None
-    if tokenizer is not None and tokens_differ(own_tokenizer, tokenizer):
+    if tokenizer is not None and tokens_differ(source_tokenizer, tokenizer):
         raise ConfigError(
-            f"checkpoint.init_from: {source} has another tokenizer ({own_tokenizer}) than the data "
-            f"({tokenizer}), so that its weights would be those of other tokens; build the data "
-            "with its tokenizer, or leave checkpoint.init_from out"
+            f"checkpoint.init_from: {source} has another tokenizer ({source_tokenizer}) than the "
+            f"data ({tokenizer}), so that its weights would be those of other tokens; build the "
+            "data with its tokenizer, or leave checkpoint.init_from out"
         )
-    own = {name: value.shape for name, value in model.state_dict().items()}
-    given = {name: value.shape for name, value in weights.items()}
-    if own != given:
-        name = min(n for n in own.keys() | given.keys() if own.get(n) != given.get(n))
-        here, there = (list(s) if (s := d.get(name)) else "none" for d in (own, given))
+    wanted = {name: value.shape for name, value in model.state_dict().items()}
+    shapes = {name: value.shape for name, value in weights.items()}
+    if wanted != shapes:
+        name = min(n for n in wanted.keys() | shapes.keys() if wanted.get(n) != shapes.get(n))
+        here, there = (list(s) if (s := d.get(name)) else "none" for d in (wanted, shapes))
         raise ConfigError(
             f"checkpoint.init_from: {source} holds another model: {name} is {there} there and "
             f"{here} here; give the same `model`"

@@ -1,8 +1,7 @@
-"""What becomes of checkpoints: which are kept, removed and set aside, and what a kill has left."""
+"""Which checkpoints are kept, removed and set aside; cleaning up after a kill."""
 
 import os
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 from data_prep.files import write_atomically
@@ -35,11 +34,11 @@ def mark_best(folder: Path, step: int) -> None:
 
 
 def remove_old(
-    folder: Path, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
+    folder: Path, keep_last: int, keep_every_steps: int | None, best_step: int | None = None
 ) -> list[Path]:
-    """Removes checkpoints but the newest ones, those at multiples and those of `keep_steps`.
+    """Removes checkpoints but the newest ones, those at multiples and the best one.
 
-    Only such as come before what `latest` names: nothing is removed before a newer one is whole.
+    Only checkpoints before the one that `latest` names, which is whole, are removed.
 
     Returns:
         the removed.
@@ -47,7 +46,7 @@ def remove_old(
     removed = []
     for checkpoint in newest_first(folder)[keep_last:][::-1]:
         step = step_of(checkpoint)
-        if (keep_every_steps is None or step % keep_every_steps) and step not in keep_steps:
+        if (keep_every_steps is None or step % keep_every_steps) and step != best_step:
             # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
             doomed = checkpoint.with_name(f".removed-{checkpoint.name}")
             os.rename(checkpoint, doomed)
@@ -57,10 +56,10 @@ def remove_old(
 
 
 def finish_publishing(folder: Path) -> None:
-    """Brings a publication to its end that a kill cut short between its renames.
+    """Finishes a publication that a kill interrupted between its renames.
 
-    `.replaced-X` is what X replaced, and `.saving-X` lies there until `latest` names X. Without it
-    a checkpoint that is newer than `latest` says was left behind by somebody who altered `latest`.
+    `.replaced-X` is what X replaced; `.saving-X` exists until `latest` names X. Without it, a
+    checkpoint that is newer than `latest` was left behind by somebody who altered `latest`.
     """
     for replaced in folder.glob(f"{REPLACED}*"):
         final = folder / replaced.name[len(REPLACED) :]

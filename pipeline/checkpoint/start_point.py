@@ -1,4 +1,4 @@
-"""Where a run starts: by `checkpoint.resume`, and by what is in its folder."""
+"""Where a run starts: by `checkpoint.resume` and the contents of its folder."""
 
 import os
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from pipeline.errors import CheckpointError, ConfigError
 from pipeline.run_folder import CHECKPOINTS
 
 NONE = "none"
-"""checkpoint.resume that starts at step 0, whatever is there."""
+"""checkpoint.resume that starts at step 0 and sets earlier checkpoints aside."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class StartPoint:
     """Damaged checkpoints that are newer, with the reasons."""
     line: Line | None = None
     """The line that begins here."""
-    says: tuple[str, ...] = ()
-    """Lines for the user."""
+    messages: tuple[str, ...] = ()
+    """For the user."""
 
 
 def find_start(run_dir: Path, resume: str) -> StartPoint:
-    """Where to start by `checkpoint.resume`. Looks and verifies, and changes nothing.
+    """Where to start by `checkpoint.resume`. Verifies, and changes nothing.
 
     Raises:
-        CheckpointError: there is something to go on from and it cannot be used.
+        CheckpointError: a checkpoint is to be used and cannot be.
         ConfigError: `never`, and there are checkpoints.
     """
     folder = run_dir / CHECKPOINTS
@@ -84,21 +84,20 @@ def _go_on(run_dir: Path, line: Line | None) -> StartPoint:
                 "there; put one back, or start from step 0 with checkpoint.resume=none"
             )
         return StartPoint()
-    state, says = _with_best(folder, newest.state)
+    state, messages = _forget_missing_best(folder, newest.state)
     left = _left_by_latest(folder, newest)
     if left:
         place = place_of(newest.path, run_dir)
-        began = Line(
+        line = Line(
             line.asked if line else None,
             place,
             digest_of(newest.path),
             state.step,
             True,
-            _best_step(state),
+            state.best_step,
             moving=left,
         )
-        return StartPoint(newest.path, state, newest.refused, began, says)
-    return StartPoint(newest.path, state, newest.refused, None, says)
+    return StartPoint(newest.path, state, newest.refused, line if left else None, messages)
 
 
 def _left_by_latest(folder: Path, newest: Newest) -> tuple[str, ...]:
@@ -109,7 +108,7 @@ def _left_by_latest(folder: Path, newest: Newest) -> tuple[str, ...]:
 
 
 def _from_source(run_dir: Path, line: Line) -> StartPoint:
-    """The checkpoint of another run that the line began from, before it has one of its own."""
+    """The other run's checkpoint that the line began from, as long as it has saved none."""
     assert line.source is not None
     path = Path(os.path.join(run_dir, line.source))
     try:
@@ -126,47 +125,51 @@ def _from_source(run_dir: Path, line: Line) -> StartPoint:
 
 
 def _again(run_dir: Path, line: Line, resume: str) -> StartPoint:
-    """The command that began the line, given again: it goes on."""
-    found = _go_on(run_dir, line)
-    if found.checkpoint is None or found.state is None or found.state.step == line.step:
-        return found
-    record = run_dir / CHECKPOINTS / RECORD
-    said = f"checkpoint.resume={resume} began this line at step {line.step}, which goes on from "
-    said += f"step {found.state.step}; to begin it again, remove {record}"
-    return replace(found, says=(*found.says, said))
+    """The command that began the line is repeated: the line goes on."""
+    start = _go_on(run_dir, line)
+    if start.checkpoint is None or start.state is None or start.state.step == line.step:
+        return start
+    message = (
+        f"checkpoint.resume={resume} began this line at step {line.step}, which goes on from step "
+        f"{start.state.step}; to begin it again, remove {run_dir / CHECKPOINTS / RECORD}"
+    )
+    return replace(start, messages=(*start.messages, message))
 
 
 def _begin(run_dir: Path, asked: str, checkpoint: Path, state: TrainerState) -> StartPoint:
-    """A line that begins at a checkpoint of this run or of another one."""
+    """A new line that begins at a checkpoint of this run or of another one."""
     folder, place = run_dir / CHECKPOINTS, place_of(checkpoint, run_dir)
     own = place == f"{CHECKPOINTS}/{step_name(state.step)}"
     present = list_checkpoints(folder)
     if own:
         moving = [path for path in present if path.name > checkpoint.name]
-        state, says = _with_best(folder, state)
+        state, messages = _forget_missing_best(folder, state)
     else:
         moving = [*present, *list_refused(folder)]
         moving = [path for path in moving if place_of(path, run_dir) != place]
-        state, says = replace(state, best={}), ()
+        state, messages = replace(state, best={}), ()
     line = Line(
         asked,
         place,
         digest_of(checkpoint),
         state.step,
         own,
-        _best_step(state),
+        state.best_step,
         moving=tuple(path.name for path in moving),
     )
-    return StartPoint(checkpoint, state, (), line, says)
+    return StartPoint(checkpoint, state, (), line, messages)
 
 
-def _with_best(folder: Path, state: TrainerState) -> tuple[TrainerState, tuple[str, ...]]:
-    """Forgets a best value whose checkpoint is gone: `best` must name one that is there."""
-    step = _best_step(state)
+def _forget_missing_best(folder: Path, state: TrainerState) -> tuple[TrainerState, tuple[str, ...]]:
+    """Forgets a best value whose checkpoint is gone, with a message about it."""
+    step = state.best_step
     if step is None or (folder / step_name(step)).is_dir():
         return state, ()
-    said = f"the best checkpoint before step {state.step} ({step_name(step)}) is gone: the next "
-    return replace(state, best={}), (said + "evaluation is the best so far",)
+    message = (
+        f"the best checkpoint before step {state.step} ({step_name(step)}) is gone: the next "
+        "evaluation is the best so far"
+    )
+    return replace(state, best={}), (message,)
 
 
 def forget_other_best(start: StartPoint, config: CheckpointConfig) -> StartPoint:
@@ -179,13 +182,11 @@ def forget_other_best(start: StartPoint, config: CheckpointConfig) -> StartPoint
     if before == config.best_by:
         return start
     name = step_name(int(state.best["step"]))
-    said = (
+    message = (
         f"the best checkpoint so far ({name}) has the {before}, and wanted is now the "
         f"{config.best_by}: the next evaluation is the best so far"
     )
     line = start.line and replace(start.line, best_step=None)
-    return replace(start, state=replace(state, best={}), line=line, says=(*start.says, said))
-
-
-def _best_step(state: TrainerState) -> int | None:
-    return int(state.best["step"]) if state.best else None
+    return replace(
+        start, state=replace(state, best={}), line=line, messages=(*start.messages, message)
+    )

@@ -1,4 +1,4 @@
-"""What a checkpoint says of a run besides parameters and moments: one typed object.
+"""What a checkpoint has of a run besides parameters and moments.
 
 The data order, schedules and random numbers are pure functions of the step and the seed, so this
 and DeepSpeed's files are the whole state.
@@ -58,6 +58,11 @@ class TrainerState:
         """Plain values for JSON."""
         return asdict(self)
 
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint so far."""
+        return int(self.best["step"]) if self.best else None
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: Path) -> "TrainerState":
         """The state in the checkpoint `where`.
@@ -65,12 +70,12 @@ class TrainerState:
         Raises:
             OtherVersionError: it is of another version, or has other fields.
         """
-        found, writer = values.get("state_version"), values.get("git_revision")
+        state_version, writer = values.get("state_version"), values.get("git_revision")
         cure = f"go on with the program that wrote it{f' (revision {writer})' if writer else ''}"
-        if found != STATE_VERSION:
+        if state_version != STATE_VERSION:
             raise OtherVersionError(
-                f"checkpoint {where}: its state has version {found!r}, this program reads "
-                f"{STATE_VERSION}; {cure}, or export the model with it"
+                f"checkpoint {where}: its state has version {state_version!r}, this program "
+                f"reads {STATE_VERSION}; {cure}, or export the model with it"
             )
         names = {f.name for f in fields(cls)}
         if set(values) != names:
@@ -156,7 +161,7 @@ _FIXED = (
     "train.global_batch_contexts",
     "engine.precision",
 )
-"""Fields that a run keeps for good: others would change its parameters' meaning or data order."""
+"""Fields that cannot change in a run: they define its parameters' meaning or its data order."""
 
 
 def check_same_run(saved: TrainerState, config: ResolvedRun, fingerprint: str, where: Path) -> None:
@@ -190,7 +195,7 @@ def check_same_run(saved: TrainerState, config: ResolvedRun, fingerprint: str, w
 
 
 def changed_settings(saved: TrainerState, config: ResolvedRun, world_size: int) -> list[str]:
-    """ "field old -> new" for each setting that a run goes on with otherwise than it was saved."""
+    """ "field old -> new" for each setting that has changed since the checkpoint."""
     old, new = flat(without_removed(saved.config)), flat(config_to_dict(config))
     old["number of ranks"], new["number of ranks"] = saved.world_size, world_size
     names = [name for name in {**old, **new} if name not in _OF_ONE_START]
@@ -203,17 +208,17 @@ def changed_settings(saved: TrainerState, config: ResolvedRun, world_size: int) 
 
 def unused_weights(saved: TrainerState, config: ResolvedRun, where: Path) -> str | None:
     """A line where `checkpoint.init_from` is new to a run that goes on from a checkpoint."""
-    given = config.checkpoint.init_from
-    if given in (None, _at(saved.config, "checkpoint.init_from")):
+    init_from = config.checkpoint.init_from
+    if init_from in (None, _at(saved.config, "checkpoint.init_from")):
         return None
     return (
-        f"checkpoint.init_from {given} is not used: the run goes on from {where}; to begin with "
-        "those weights, give another run_dir, or checkpoint.resume=none"
+        f"checkpoint.init_from {init_from} is not used: the run goes on from {where}; to begin "
+        "with those weights, give another run_dir, or checkpoint.resume=none"
     )
 
 
 _OF_ONE_START = ("checkpoint.resume", "checkpoint.init_from")
-"""What says how this start of the run came about, and not how it trains."""
+"""Settings of how this start began, not of how the run trains."""
 
 
 def flat(tree: Mapping[str, Any], owner: str = "") -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_a_best_value_of_another_metric_is_forgotten(resolved):
     best = {"value": 170.0, "step": 2, "by": "lowest eval/perplexity/token"}
     state = replace(first_state(config, "f", 1), step=4, best=best)
     line = Line(None, None, None, 4, True, 2)
-    start = StartPoint(Path("c"), state, line=line, says=("before",))
+    start = StartPoint(Path("c"), state, line=line, messages=("before",))
     assert forget_other_best(start, config.checkpoint) == start
     assert forget_other_best(start, resolved().checkpoint) == start  # nothing is compared
     assert forget_other_best(StartPoint(), config.checkpoint) == StartPoint()
@@ -75,8 +75,8 @@ def test_a_best_value_of_another_metric_is_forgotten(resolved):
         found = forget_other_best(start, resolved(*measured, f"checkpoint.{other}").checkpoint)
         assert found.state == replace(state, best={})
         assert found.line == replace(line, best_step=None)
-        assert found.says[0] == "before"
-        assert found.says[1].startswith(
+        assert found.messages[0] == "before"
+        assert found.messages[1].startswith(
             "the best checkpoint so far (step-000000002) has the lowest"
         )
     # A checkpoint of before says the metric in its configuration alone.

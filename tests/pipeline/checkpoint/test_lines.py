@@ -185,7 +185,7 @@ def test_the_best_checkpoint_follows_the_line(run_dir, toy_config):
     start = find_start(run_dir, str(folder / step_name(4)))
     assert start.state is not None
     assert start.state.best == {}  # of step 2, which nobody has any more
-    assert "the next evaluation is the best so far" in start.says[0]
+    assert "the next evaluation is the best so far" in start.messages[0]
     assert start.line is not None
     begin_line(run_dir, start.line)
     assert not (folder / "best").exists()
