@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpst.config_reader import shown
+from pipeline.config.overrides import flat
 from pipeline.config.removed import without_removed
 from pipeline.config.run import REPOSITORY, ResolvedRun, config_to_dict
 from pipeline.config.sections import CheckpointConfig
@@ -219,17 +220,6 @@ def unused_weights(saved: TrainerState, config: ResolvedRun, where: Path) -> str
 
 _OF_ONE_START = ("checkpoint.resume", "checkpoint.init_from")
 """Settings of how this start began, not of how the run trains."""
-
-
-def flat(tree: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Dotted field -> value, with lists for tuples, as JSON has them."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{owner}{name}.")
-        else:
-            found[owner + name] = list(value) if isinstance(value, tuple) else value
-    return found
 
 
 def _weights_alone(name: str, where: Path) -> str:

@@ -1,4 +1,4 @@
-"""What goes around the reader of configurations: key=value text, and plain values."""
+"""Overrides (field=value), and configurations as plain values."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -41,3 +41,14 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
     return value
+
+
+def flat(tree: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+    """Dotted field -> value, with lists for tuples, as JSON has them."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            values |= flat(value, f"{owner}{name}.")
+        else:
+            values[owner + name] = list(value) if isinstance(value, tuple) else value
+    return values

@@ -1,4 +1,4 @@
-"""The table of contexts: where each packed run of whole sentences lies in the shards.
+"""The table of contexts: the place of each packed run of whole sentences in the shards.
 
 Computed once per (dataset, split, context_tokens) in compiled code and cached by atomic rename.
 """
@@ -74,7 +74,7 @@ def pack_shard(shard: Shard, number: int, context_tokens: int) -> NDArray[np.voi
             f"shard {shard.name}: its last sentence ends at token {ends[-1]} of "
             f"{shard.tokens.size}; the shard is damaged: run python -m data_prep verify"
         )
-    # Two neighbouring contexts together hold more than context_tokens, which bounds their number.
+    # Two neighbouring contexts together have more than context_tokens, which bounds their number.
     firsts = np.empty(2 * int(ends[-1]) // context_tokens + 2, np.int64)
     num_contexts, status, sentence = _pack(ends, context_tokens, firsts)
     if status != _FITS:
@@ -107,8 +107,8 @@ def _packing_error(
 def context_table(dataset: Dataset, split: Split, context_tokens: int) -> Table:
     """All contexts of a split: (num_contexts,) rows of dtype ROW, read from the cache if any.
 
-    The cache lies in the dataset's folder `contexts`, else (read-only folder) in the user's cache
-    folder; where neither can be written, the table stays in memory.
+    The cache is the dataset's folder `contexts`, or (read-only) the user's cache folder; where
+    neither can be written, the table stays in memory.
     """
     manifest = dataset.manifest
     name = f"v{TABLE_VERSION}-{split}-{context_tokens}-{manifest.fingerprint[:16]}.npy"

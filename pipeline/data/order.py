@@ -43,13 +43,13 @@ def mix(*words: int) -> int:
 def permute(seed: int, epoch: ArrayLike, position: ArrayLike, size: int) -> NDArray[np.int64]:
     """Image of `position` under the permutation of range(size) keyed by (seed, epoch).
 
-    A balanced Feistel network over the smallest even number of bits that holds `size`; images
+    A balanced Feistel network over the smallest even number of bits for `size`; images
     outside range(size) are fed back until they fall inside (cycle walking), which keeps it a
     bijection. The domain is under four times `size`, so that takes under four turns on average.
 
     Args:
         seed: any integer.
-        epoch, position: integers >= 0 that broadcast together; positions lie in range(size).
+        epoch, position: integers >= 0 that broadcast together; positions in range(size).
         size: number of elements, 1 <= size < 2**62.
     """
     epochs, positions = np.broadcast_arrays(
@@ -80,7 +80,7 @@ def _feistel(
 def sample_index(seed: int, k: ArrayLike, size: int) -> NDArray[np.int64]:
     """Which of `size` contexts are the k-th samples of a run.
 
-    Epoch k // size takes every context once, in an order of its own.
+    Epoch k // size takes every context once, each epoch in another order.
 
     Args:
         seed: the run's seed.
@@ -99,7 +99,7 @@ class Mixture:
     """Several datasets drawn in exact proportions, each through its own permutations.
 
     Weights are taken as the decimal numbers they are written as (0.1 is one tenth) and reduced to
-    whole shares whose sum is the period. Every period holds exactly its share of every dataset,
+    whole shares whose sum is the period. Every period has exactly its share of every dataset,
     in an order keyed by (seed, period).
     """
 

@@ -1,7 +1,7 @@
 """Batches read ahead of the training loop by a thread.
 
-Which contexts a micro-batch holds is a pure function of its step, so reading ahead changes nothing
-but the waiting.
+The contexts of a micro-batch are a pure function of its step, so reading ahead changes nothing but
+the waiting.
 """
 
 from __future__ import annotations
@@ -100,20 +100,20 @@ class Prefetcher:
 
     def _work(self) -> None:
         for step, micro_step in self._order:
-            found: ContextBatch | BaseException
+            result: ContextBatch | BaseException
             try:
                 batch = self._reader.read(step, micro_step)
-                found = batch.pin_memory() if self._pin else batch
+                result = batch.pin_memory() if self._pin else batch
             except BaseException as error:
-                found = error
-            if not self._hand_over(found) or isinstance(found, BaseException):
+                result = error
+            if not self._hand_over(result) or isinstance(result, BaseException):
                 return
 
-    def _hand_over(self, found: ContextBatch | BaseException) -> bool:
+    def _hand_over(self, result: ContextBatch | BaseException) -> bool:
         """Waits for room; False when nobody wants batches any more."""
         while not self._over.is_set():
             try:
-                self._waiting.put(found, timeout=_LOOK_EVERY_S)
+                self._waiting.put(result, timeout=_LOOK_EVERY_S)
             except queue.Full:
                 continue
             return True

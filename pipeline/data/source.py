@@ -105,10 +105,10 @@ class ContextSource:
         )
 
     def batch(self, contexts: ArrayLike) -> ContextBatch:
-        """The contexts, in the order given.
+        """The contexts, in the order of `contexts`.
 
         Raises:
-            DataError: a token lies outside the vocabulary (a damaged shard).
+            DataError: a token is outside the vocabulary (a damaged shard).
             data_prep.errors.DatasetError: a shard was cut short since it was opened.
         """
         tokens, lengths, sentences = [], [], []
@@ -137,7 +137,7 @@ class ContextSource:
         return numbers.tolist()
 
     def _locate(self, context: int) -> tuple[Part, int]:
-        """The part that holds a context, and the context's row in its table."""
+        """The part with a context, and the context's row in its table."""
         number = int(np.searchsorted(self._starts, context, side="right")) - 1
         return self._parts[number], context - int(self._starts[number])
 
@@ -154,7 +154,7 @@ def _check_same_tokenizer(datasets: Sequence[Dataset]) -> None:
 
 
 def tokens_differ(one: Path, other: Path) -> bool:
-    """Whether the tokenizers in two folders have other tokens; False where either is not there.
+    """Whether the tokenizers in two folders have other tokens; False where either is missing.
 
     Raises:
         DataError: one of them cannot be read.
@@ -183,7 +183,7 @@ def open_datasets(config: DataConfig) -> list[Dataset]:
     """Opens the datasets that a config names.
 
     Raises:
-        ConfigError: there is no such directory.
+        ConfigError: a directory does not exist.
         data_prep.errors.DatasetError: it is not a whole dataset.
     """
     for source in config.sources:

@@ -1,4 +1,4 @@
-"""AdamW over the model's parameter groups, the parser at a learning rate of its own."""
+"""AdamW over the model's parameter groups, the parser with another learning rate."""
 
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ def build_optimizer(
     on a CPU.
 
     Raises:
-        ValueError: the groups do not hold every trainable parameter exactly once.
+        ValueError: a trainable parameter is not in exactly one group.
     """
     groups = model.parameter_groups()
     _check_complete(model, groups)
@@ -50,7 +50,7 @@ def build_optimizer(
 def set_rates(
     optimizer: torch.optim.Optimizer, config: OptimConfig, rate: float, parser_rate: float
 ) -> None:
-    """Sets learning rates, and all that the config says: a checkpoint may hold other values."""
+    """Sets learning rates and the config's other values: those of a checkpoint may differ."""
     for group in optimizer.param_groups:
         name = group["name"]
         group["lr"] = parser_rate if name.startswith(PARSER) else rate
@@ -65,4 +65,4 @@ def _check_complete(model: GroupedModel, groups: dict[str, list[nn.Parameter]]) 
     if missing:
         raise ValueError(f"parameter_groups leaves out {', '.join(missing[:5])}")
     if len(set(grouped)) != len(grouped):
-        raise ValueError("parameter_groups holds a parameter twice")
+        raise ValueError("parameter_groups has a parameter twice")

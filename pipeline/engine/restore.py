@@ -9,7 +9,7 @@ from pipeline.engine.saved_state import MOMENTS, WEIGHT, SavedState
 
 
 def restore(raw: Any, saved: SavedState, steps: int) -> None:
-    """Sets parameters, master weights, moments and counters; every rank reads what it holds.
+    """Sets parameters, master weights, moments and counters; every rank reads its part.
 
     Args:
         raw: the DeepSpeedEngine, new, with torch's AdamW.
@@ -46,12 +46,12 @@ def _restore_slices(optimizer: Any, saved: SavedState, parameters: dict[str, nn.
         parameter.copy_(saved.whole(name))
         mapping: Any = parameter._hp_mapping  # type: ignore[attr-defined]
         if mapping is None:
-            continue  # all of it lies on other ranks
-        own, place = mapping.lp_fragment_address, mapping.hp_fragment_address
+            continue  # other ranks have all of it
+        fragment, address = mapping.lp_fragment_address, mapping.hp_fragment_address
         group = mapping.param_group_index
         for key, flat in {WEIGHT: flats[group], **_moments(states[group])}.items():
-            target = flat.detach().narrow(0, place.start, place.numel)
-            target.copy_(saved.part(name, key, own.start, own.numel))
+            target = flat.detach().narrow(0, address.start, address.numel)
+            target.copy_(saved.part(name, key, fragment.start, fragment.numel))
 
 
 def _restore_parts(zero: Any, saved: SavedState, parameters: dict[str, nn.Parameter]) -> None:
@@ -74,7 +74,7 @@ def _restore_parts(zero: Any, saved: SavedState, parameters: dict[str, nn.Parame
 
 
 def _adam_state(optimizer: Any, parameter: Tensor, saved: SavedState) -> dict[str, Tensor]:
-    """Adam's state of a tensor, with the saved number of updates; made where there is none yet."""
+    """Adam's state of a tensor, with the saved number of updates; made where it has none yet."""
     state: dict[str, Tensor] = optimizer.state[parameter]
     for key in MOMENTS:
         if key not in state:

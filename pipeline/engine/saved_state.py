@@ -99,8 +99,8 @@ class SavedState:
             zip(flats, state["param_slice_mappings"], strict=True)
         ):
             tensors = self._with_moments(flat, moments["state"][group])
-            for name, place in mapping.items():
-                self._add(name, place.numel, place.start, tensors)
+            for name, address in mapping.items():
+                self._add(name, address.numel, address.start, tensors)
 
     def _read_parts(self, state: dict[str, Any], rank: int, num_ranks: int) -> None:
         """Stage 3: this rank's equal part of every parameter, in the order of `param_shapes`."""
@@ -147,16 +147,16 @@ class SavedState:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, fp32 values) of every parameter; tied ones share their storage."""
-        found = {name: self.whole(name) for name in self.shapes}
-        yield from found.items()
-        yield from ((name, found[source]) for name, source in self.tied.items())
+        weights = {name: self.whole(name) for name in self.shapes}
+        yield from weights.items()
+        yield from ((name, weights[source]) for name, source in self.tied.items())
 
 
 def _ties(module: dict[str, Tensor], names: dict[str, torch.Size]) -> dict[str, str]:
     """Entries of a state dict that are views of a named parameter's storage."""
-    places = {module[name].data_ptr(): name for name in names if module[name].numel()}
+    owners = {module[name].data_ptr(): name for name in names if module[name].numel()}
     others = (name for name in module if name not in names)
-    return {n: places[module[n].data_ptr()] for n in others if module[n].data_ptr() in places}
+    return {n: owners[module[n].data_ptr()] for n in others if module[n].data_ptr() in owners}
 
 
 def _rank(file: Path) -> int:

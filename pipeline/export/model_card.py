@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.checkpoint.trainer_state import TrainerState
 from pipeline.monitor.metrics import shown_in
-from pipeline.monitor.metrics_file import FILE_NAME, read_metrics
-from pipeline.run_folder import SAMPLES
+from pipeline.monitor.metrics_file import read_metrics
+from pipeline.run_folder import METRICS, SAMPLES
 
 
 def model_card(state: TrainerState, checkpoint: Path, num_parameters: int) -> str:
@@ -68,7 +68,7 @@ def _lines(checkpoint: Path, name: str, step: int) -> list[dict[str, Any]]:
 
 def _last_metrics(checkpoint: Path, step: int) -> dict[str, float]:
     newest: dict[str, float] = {}
-    for line in _lines(checkpoint, FILE_NAME, step):
+    for line in _lines(checkpoint, METRICS, step):
         newest |= line
     # A number that is not finite is written as null.
     names = [metric.name for metric in shown_in("card")]

@@ -32,8 +32,8 @@ from pipeline.finetune.registry import make_task
 from pipeline.finetune.task import FinetuneTask
 from pipeline.finetune.text import TextReader
 from pipeline.monitor.metrics import SCORE
-from pipeline.monitor.metrics_file import FILE_NAME, read_metrics
-from pipeline.run_folder import CHECKPOINTS
+from pipeline.monitor.metrics_file import read_metrics
+from pipeline.run_folder import CHECKPOINTS, METRICS
 from pipeline.train.dry_run import DryRun
 from pipeline.train.preflight import CheckedRun, check_run, share_run
 from pipeline.train.trainer import RunEnd, train
@@ -192,7 +192,7 @@ def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
 
 def _chosen_step(folder: Path, config: ResolvedRun) -> int:
     """The step of the highest score; of equal ones the first."""
-    lines = [line for line in read_metrics(folder / FILE_NAME) if line.get(SCORE) is not None]
+    lines = [line for line in read_metrics(folder / METRICS) if line.get(SCORE) is not None]
     return max(lines, key=lambda line: line[SCORE])["step"] if lines else config.train.num_steps
 
 

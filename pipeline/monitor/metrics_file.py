@@ -15,8 +15,6 @@ from typing import Any
 from data_prep.files import write_atomically
 from pipeline.run_folder import METRICS, free_name
 
-FILE_NAME = METRICS
-
 
 class MetricsFile:
     """Appends lines to a run's metrics.jsonl, or to another file of lines with steps.
@@ -25,7 +23,7 @@ class MetricsFile:
     first. A run that starts at step 0 begins a new file and renames an earlier one.
     """
 
-    def __init__(self, run_dir: Path, start_step: int, name: str = FILE_NAME) -> None:
+    def __init__(self, run_dir: Path, start_step: int, name: str = METRICS) -> None:
         self.path = run_dir / name
         if start_step == 0:
             _rename_earlier(self.path)

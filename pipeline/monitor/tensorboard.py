@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 
+from pipeline.config.overrides import flat
 from pipeline.run_folder import TENSORBOARD
 
 BY_TOKENS = "by_tokens/"
@@ -114,22 +115,17 @@ def _end_writers_quietly() -> None:
     threading.excepthook = hook
 
 
-def flatten(values: Mapping[str, Any], owner: str = "") -> dict[str, bool | int | float | str]:
+def flatten(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Nested values as "optim.learning_rate": 1e-3; lists as text, without None and empty lists.
 
     >>> flatten({"optim": {"betas": [0.9, 0.95], "decay": "cosine"}, "seed": 0, "stop": None})
     {'optim.betas': '0.9, 0.95', 'optim.decay': 'cosine', 'seed': 0}
     """
-    flat: dict[str, bool | int | float | str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{owner}{name}.")
-        elif isinstance(value, (list, tuple)):
-            if value:
-                flat[owner + name] = ", ".join(map(str, value))
-        elif value is not None:
-            flat[owner + name] = value
-    return flat
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in flat(values).items()
+        if value is not None and value != []
+    }
 
 
 def _wait_for_later_name(folder: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluate.results import RESULTS
-from pipeline.monitor.metrics_file import FILE_NAME, read_metrics
-from pipeline.run_folder import ABANDONED
+from pipeline.monitor.metrics_file import read_metrics
+from pipeline.run_folder import ABANDONED, METRICS
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ def collect(folders: Sequence[str]) -> Collected:
             seed = file.parent.name.startswith("seed-")
             if not (seed and (file.parent.parent / RESULTS).is_file()):
                 results[file.resolve()] = Result(file.parent, _read(file))
-        for file in sorted(folder.rglob(FILE_NAME)):
+        for file in sorted(folder.rglob(METRICS)):
             if any(part.startswith(ABANDONED) for part in file.relative_to(folder).parts):
                 continue  # a line that its run has left; its folder can be named itself
             metrics = read_metrics(file)
             if metrics:
                 trainings[file.resolve()] = Training(file.parent, metrics)
     if not results and not trainings:
-        raise ConfigError(f"no {RESULTS} and no {FILE_NAME} in {', '.join(folders)}")
+        raise ConfigError(f"no {RESULTS} and no {METRICS} in {', '.join(folders)}")
     return Collected(list(results.values()), list(trainings.values()))
 
 

@@ -3,7 +3,7 @@
 import socket
 
 from gpst.config_reader import shown
-from pipeline.checkpoint.trainer_state import flat
+from pipeline.config.overrides import flat
 from pipeline.config.run import ResolvedRun, config_to_dict
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
