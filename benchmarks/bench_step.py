@@ -34,7 +34,7 @@ def make_trainer(name: str, args: argparse.Namespace) -> Trainer:
     torch.manual_seed(0)
     model = build_model(partner(config) if name == "gpt2" else config)
     if name == "gpst_recomputed":
-        model.checkpointing = {"composition"}  # type: ignore[assignment]
+        model.activation_checkpointing = {"composition"}  # type: ignore[assignment]
     return Trainer(model, args.device, args.bf16)
 
 

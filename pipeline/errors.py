@@ -28,7 +28,7 @@ class PipelineError(Exception):
 
     Args:
         message: one line naming the thing, its value and what to do about it.
-        exit_code: exit status of the command; the class's own when absent.
+        exit_code: exit status of the command; by default the class's.
     """
 
     exit_code: int = EXIT_FAILURE

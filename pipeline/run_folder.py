@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, whether it can be written, and its one writer.
+"""The folder of a run: the names of its files, whether it can be written, and its lock.
 
 run_dir/config.yaml, metrics.jsonl, samples.jsonl, tensorboard/, checkpoints/, lock
 run_dir/abandoned-001/      a line of the run that was left by a rewind (checkpoint/lines.py)
@@ -47,7 +47,7 @@ def check_run_dir(run_dir: Path) -> None:
     """Refuses a folder that a run could not write; writes nothing itself.
 
     Raises:
-        ConfigError: something of the run's cannot be read or written, or is no file or no folder.
+        ConfigError: a file or folder of the run cannot be read or written, or is the other kind.
     """
     for folder in (*reversed(run_dir.absolute().parents), run_dir):
         _check_is_folder(folder, "give a folder")
@@ -91,13 +91,13 @@ def _unwritable(path: Path, reason: str) -> ConfigError:
 
 @contextmanager
 def only_run(run_dir: Path) -> Iterator[None]:
-    """Makes the folder, tries to write in it, and holds its lock: one run at a time writes there.
+    """Makes the folder, tries to write in it, and holds its lock: one run at a time writes in it.
 
-    Rank 0 of a run holds it. The kernel lets go of it when the process ends, however it ends.
+    Rank 0 of a run holds it. The kernel releases it when the process ends, in whatever way.
 
     Raises:
         ConfigError: another run has it (named with its host and process), or it cannot be written.
-        DataError: there is no space in it.
+        DataError: no space is left in it.
     """
     check_run_dir(run_dir)
     with _or_unwritable(run_dir):

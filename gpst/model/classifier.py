@@ -79,13 +79,13 @@ class Classifier(nn.Module):
         return self.core.config  # type: ignore[return-value]
 
     @property
-    def checkpointing(self) -> set[str]:
+    def activation_checkpointing(self) -> set[str]:
         """The language model's parts that are recomputed."""
-        return self.core.checkpointing  # type: ignore[return-value]
+        return self.core.activation_checkpointing  # type: ignore[return-value]
 
-    @checkpointing.setter
-    def checkpointing(self, parts: set[str]) -> None:
-        self.core.checkpointing = parts  # type: ignore[assignment]
+    @activation_checkpointing.setter
+    def activation_checkpointing(self, parts: set[str]) -> None:
+        self.core.activation_checkpointing = parts  # type: ignore[assignment]
 
     @property
     def induced_trees(self) -> Any:

@@ -49,7 +49,7 @@ class GPSTModel(nn.Module):
         self.generator = Generator(config)
         if config.init == "paper":
             start_as_in_paper(self)
-        self.checkpointing: set[str] = set()
+        self.activation_checkpointing: set[str] = set()
         """Parts whose activations are recomputed in the backward pass: composition, generator."""
 
     def forward(
@@ -79,7 +79,7 @@ class GPSTModel(nn.Module):
         # One look-up for both: each has a V x H table of its own as its gradient.
         looked_up = self.embedding(F.pad(batch.tokens, (0, 1), value=self.config.bos_token_id))
         embedded, bos = looked_up[:-1], looked_up[-1]
-        recompute = "composition" in self.checkpointing
+        recompute = "composition" in self.activation_checkpointing
         chart = self._inside(layout, embedded, temperature, recompute)
         induced = decode(layout, chart.scores)
         outside_vectors = outside(layout, self.decomposition, chart.inside_ae, recompute)
@@ -89,7 +89,7 @@ class GPSTModel(nn.Module):
             GeneratorPadding.of(batch),
             layout,
             induced,
-            "generator" in self.checkpointing,
+            "generator" in self.activation_checkpointing,
         )
         lengths = on_device(batch.sentence_lengths, batch.tokens.device)
         weight, tokens = self.embedding.weight, batch.tokens

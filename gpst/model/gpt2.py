@@ -84,7 +84,7 @@ class GPT2Baseline(nn.Module):
         )
         for module in self.gpt2.modules():
             module.__class__ = _OURS.get(type(module), type(module))
-        self.checkpointing: set[str] = set()
+        self.activation_checkpointing: set[str] = set()
 
     def forward(
         self, batch: ContextBatch, noise: float = 0.0, temperature: float = 1.0
@@ -115,7 +115,7 @@ class GPT2Baseline(nn.Module):
         gpt2 = self.gpt2.transformer
         place = torch.arange(inputs.shape[1], device=inputs.device)
         x = gpt2.drop(gpt2.wte(inputs) + gpt2.wpe(place))
-        recompute = "generator" in self.checkpointing and torch.is_grad_enabled()
+        recompute = "generator" in self.activation_checkpointing and torch.is_grad_enabled()
         for block in gpt2.h:
             x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         return gpt2.ln_f(x)

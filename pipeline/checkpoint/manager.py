@@ -36,7 +36,7 @@ from pipeline.checkpoint.retention import (
     set_aside,
 )
 from pipeline.checkpoint.start_point import StartPoint, find_start
-from pipeline.checkpoint.trainer_state import TrainerState
+from pipeline.checkpoint.trainer_state import TrainerState, tokenizer_folder
 from pipeline.config.sections import CheckpointConfig
 from pipeline.data.source import tokens_differ
 from pipeline.distributed.world import World
@@ -250,8 +250,7 @@ def load_init_weights(model: nn.Module, source: str, tokenizer: Path | None = No
             source_tokenizer, weights = folder, open_model(folder).weights()
         else:
             config, weights = load_model_weights(source)
-            data = config["data"]
-            source_tokenizer = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
+            source_tokenizer = tokenizer_folder(config)
     except ModelFolderError as error:
         raise CheckpointError(f"checkpoint.init_from: {error}") from None
     if tokenizer is not None and tokens_differ(source_tokenizer, tokenizer):

@@ -222,6 +222,12 @@ _OF_ONE_START = ("checkpoint.resume", "checkpoint.init_from")
 """Settings of how this start began, not of how the run trains."""
 
 
+def tokenizer_folder(config: Mapping[str, Any]) -> Path:
+    """The tokenizer's folder, in the first dataset of a saved run's configuration."""
+    data = config["data"]
+    return Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
+
+
 def _weights_alone(name: str, where: Path) -> str:
     """How another run begins with the checkpoint's weights, where its model is the same."""
     if name.startswith("model"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from data_prep.files import write_atomically
 from pipeline.arguments import Parser
+from pipeline.checkpoint.trainer_state import tokenizer_folder
 from pipeline.config import yaml_text
 from pipeline.config.run import load_config, read_model
 from pipeline.errors import ConfigError, DataError, report
@@ -111,13 +112,13 @@ def _to_hf(options: Namespace) -> None:
 def _tokenizer_folder(option: str | None, run: dict[str, Any]) -> Path:
     if option is not None:
         return Path(option)
-    data = run["data"]
-    path = Path(data.get("path") or data["datasets"][0]["path"])
-    if not (path / "tokenizer" / "tokenizer.json").is_file():
+    folder = tokenizer_folder(run)
+    if not (folder / "tokenizer.json").is_file():
         raise ConfigError(
-            f"the run's dataset {path} has no tokenizer here; name one with --tokenizer FOLDER"
+            f"the run's dataset {folder.parent} has no tokenizer here; name one with --tokenizer "
+            "FOLDER"
         )
-    return path / "tokenizer"
+    return folder
 
 
 def _from_hf(options: Namespace) -> None:

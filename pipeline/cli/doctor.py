@@ -32,7 +32,7 @@ Status = Literal["ok", "warn", "FAIL"]
 
 
 class Finding(NamedTuple):
-    """What one check found."""
+    """The result of a check."""
 
     status: Status
     """warn: something does not work that not every run needs."""
@@ -159,7 +159,7 @@ def _rank_variables(_: Path) -> Finding:
 
 
 def _variables(_: Path) -> Finding:
-    wrong = environment.faults(os.environ)
+    wrong = environment.problems(os.environ)
     try:
         environment.check_launcher(os.environ)
     except ConfigError as error:

@@ -16,7 +16,7 @@ from pipeline.config.batch_shape import BatchShape
 from pipeline.config.run import RunSettings
 from pipeline.errors import ConfigError
 
-_OWN_FIELDS = {
+_FIELD_OF = {
     "train_batch_size": "train.global_batch_contexts",
     "train_micro_batch_size_per_gpu": "train.micro_batch_contexts_per_rank",
     "gradient_accumulation_steps": "train.global_batch_contexts",
@@ -35,7 +35,7 @@ _OWN_FIELDS = {
     "checkpoint.load_universal": "checkpoint.resume",
     "managed_gradient_accumulation": "train.global_batch_contexts",
 }
-"""Entries of a DeepSpeed config that follow from fields of ours."""
+"""Entries of a DeepSpeed config -> the field of ours that they follow from."""
 
 
 def deepspeed_config(config: RunSettings, batch_shape: BatchShape) -> dict[str, Any]:
@@ -80,17 +80,17 @@ def check_deepspeed_entries(config: RunSettings, batch_shape: BatchShape) -> Non
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     known = _known_entries()
     for name, value in config.engine.deepspeed.items():
-        if name not in known and name not in _OWN_FIELDS:
+        if name not in known and name not in _FIELD_OF:
             raise ConfigError(unknown_field(name, sorted(known), "engine.deepspeed."))
         _check_entry(f"engine.deepspeed.{name}", value, known.get(name))
     entries = deepspeed_config(config, batch_shape)
     # Without ranks DeepSpeed takes their number as one, so the global batch is left to it.
     entries.pop("train_batch_size")
-    reason = _fault_of(entries)
+    reason = _refusal_of(entries)
     if reason is None:
         return
     for name, value in config.engine.deepspeed.items():
-        if _fault_of({other: entries[other] for other in entries if other != name}) is None:
+        if _refusal_of({other: entries[other] for other in entries if other != name}) is None:
             raise ConfigError(
                 f"engine.deepspeed.{name}: {shown(value)} is not what DeepSpeed takes: {reason}"
             )
@@ -114,8 +114,8 @@ def _check_entry(name: str, value: Any, default: Any = None) -> None:
         require(is_number, name, value, "a number")
 
 
-def _fault_of(entries: dict[str, Any]) -> str | None:
-    """What DeepSpeed says against a config, in one line; None when it takes it."""
+def _refusal_of(entries: dict[str, Any]) -> str | None:
+    """Why DeepSpeed refuses a config, in one line; None when it takes it."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
     try:
@@ -131,18 +131,18 @@ def _fault_of(entries: dict[str, Any]) -> str | None:
 def _merge(derived: dict[str, Any], extra: Mapping[str, Any], owner: str) -> dict[str, Any]:
     merged = dict(derived)
     for key, value in extra.items():
-        name, mine = owner + key, merged.get(key)
-        if isinstance(mine, dict) and isinstance(value, Mapping):
-            merged[key] = _merge(mine, value, name + ".")
-        elif key in merged and mine != value:
-            field = _OWN_FIELDS.get(name, "the fields of the config")
+        name, ours = owner + key, merged.get(key)
+        if isinstance(ours, dict) and isinstance(value, Mapping):
+            merged[key] = _merge(ours, value, name + ".")
+        elif key in merged and ours != value:
+            field = _FIELD_OF.get(name, "the fields of the config")
             raise ConfigError(
-                f"engine.deepspeed.{name}: {value!r} contradicts {mine!r}, which follows from "
+                f"engine.deepspeed.{name}: {value!r} contradicts {ours!r}, which follows from "
                 f"{field}; leave it out and set {field}"
             )
-        elif key not in merged and name in _OWN_FIELDS:
+        elif key not in merged and name in _FIELD_OF:
             raise ConfigError(
-                f"engine.deepspeed.{name}: not allowed here; set {_OWN_FIELDS[name]} instead"
+                f"engine.deepspeed.{name}: not allowed here; set {_FIELD_OF[name]} instead"
             )
         else:
             merged[key] = value
@@ -178,8 +178,8 @@ class _Recorder(dict[str, Any]):
 def _known_entries() -> dict[str, Any]:
     """The top-level entries that the installed DeepSpeed reads, with their defaults.
 
-    It accepts unknown ones silently and has no list of those it knows, so it is given a config
-    that writes down what it is asked for.
+    It accepts unknown ones silently and has no list of those it knows: it reads a config that
+    records which entries are asked for.
     """
     from deepspeed.runtime.config import DeepSpeedConfig
 

@@ -25,4 +25,4 @@ def expand(path: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(expand)]
-"""A field that holds a path."""
+"""A field that is a path."""

@@ -1,6 +1,6 @@
 """Settings that this program no longer has.
 
-Given by a user they are refused, unless they have the value that turned them off. In the stored
+A user's configuration may have them only with the value that turned them off. In the stored
 configuration of an old run they are left out.
 """
 
@@ -28,7 +28,7 @@ REMOVED = {"engine.plan_ahead": Removed("none", "planning charts ahead was never
 def refuse_removed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A user's configuration (a file and field=value) without removed settings that are off.
 
-    The config.yaml that an old run wrote names all settings, and may be given as --config.
+    The config.yaml that an old run wrote names all settings, and may be used as --config.
 
     Raises:
         ConfigError: names the first removed setting that is on, and why it was removed.

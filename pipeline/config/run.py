@@ -33,7 +33,7 @@ from pipeline.errors import ConfigError
 
 _HERE = Path(__file__).resolve().parents[1]
 REPOSITORY = _HERE / "shipped" if (_HERE / "shipped").is_dir() else _HERE.parent
-"""The folder that holds configs/ and launch/: the checkout, or what a wheel brings (setup.py)."""
+"""The folder of configs/ and launch/: the checkout, or what a wheel brings (setup.py)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RunConfig(RunSettings):
 
 
 def find_config(path: str | Path) -> Path:
-    """A file as given, or else the one that this project ships: `configs/run/demo.yaml`."""
+    """The file of this path, or else the one that this project ships: `configs/run/demo.yaml`."""
     file, shipped = Path(path).expanduser(), REPOSITORY / path
     return shipped if shipped.is_file() and not file.is_file() else file
 
@@ -118,7 +118,7 @@ def read_config(path: str | Path, cls: type) -> dict[str, Any]:
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with `field=value` overrides in their order.
 
-    A `model` given as a path is read here, so that `model.composition.num_layers=2` can follow.
+    A `model` that is a path is read here, so that `model.composition.num_layers=2` can follow.
 
     Raises:
         ConfigError: names the field, the value and what is allowed.

@@ -30,7 +30,7 @@ _SCALARS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, by the core schema, and a key that is written twice is no value lost but an error."""
+    """Safe, by the core schema, and a key that is written twice is an error."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012, YAML 1.1's are left behind
 

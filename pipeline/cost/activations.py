@@ -76,7 +76,7 @@ def activation_bytes(
     config: ModelConfig,
     batch: ContextBatch,
     precision: str,
-    checkpointing: tuple[str, ...] = (),
+    activation_checkpointing: tuple[str, ...] = (),
     device_type: str = "cuda",
 ) -> Activations:
     """What a micro-batch takes on a rank.
@@ -84,8 +84,8 @@ def activation_bytes(
     Args:
         batch: on the CPU; only its sizes matter.
         precision: fp32, bf16 or fp16.
-        checkpointing: parts that are recomputed (composition, generator): only the inputs of their
-            blocks and the vectors of pairs are saved.
+        activation_checkpointing: parts that are recomputed (composition, generator): only the
+            inputs of their blocks and the vectors of pairs are saved.
         device_type: cuda or cpu; on the CPU chunks of logits and pairs are smaller, and masks are
             numbers instead of bytes.
     """
@@ -93,10 +93,10 @@ def activation_bytes(
     # On the CPU a mask has the type of its factor.
     sizes = _Sizes(number, number if device_type == "cpu" else 1)
     if isinstance(config, GPT2Config):
-        saved, again = _gpt2(config, batch, sizes, checkpointing)
+        saved, again = _gpt2(config, batch, sizes, activation_checkpointing)
         heads = 1
     else:
-        saved, again = _gpst(config, batch, sizes, checkpointing, device_type)
+        saved, again = _gpst(config, batch, sizes, activation_checkpointing, device_type)
         heads = 2
     hidden, vocab = config.hidden_dim, config.vocab_size
     # The last features, and their gradients, which the forward pass computes.
@@ -128,10 +128,13 @@ def _stack(
 
 
 def _gpt2(
-    config: GPT2Config, batch: ContextBatch, sizes: _Sizes, checkpointing: tuple[str, ...]
+    config: GPT2Config,
+    batch: ContextBatch,
+    sizes: _Sizes,
+    activation_checkpointing: tuple[str, ...],
 ) -> tuple[float, float]:
     positions = batch.num_contexts * int(batch.context_lengths.max())
-    again = "generator" in checkpointing
+    again = "generator" in activation_checkpointing
     saved, made = _stack(positions, config, config.num_layers, sizes, again)
     # The last norm's input; the mask of the embeddings.
     hidden = config.hidden_dim
@@ -143,15 +146,15 @@ def _gpst(
     config: GPSTConfig,
     batch: ContextBatch,
     sizes: _Sizes,
-    checkpointing: tuple[str, ...],
+    activation_checkpointing: tuple[str, ...],
     device_type: str,
 ) -> tuple[float, float]:
     chart = config.composition
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
     layout = build_layout(scores, batch.sentence_lengths, chart.window, chart.schedule)
-    recompute = "composition" in checkpointing
+    recompute = "composition" in activation_checkpointing
     saved, made = _chart(chart, layout, sizes.number, recompute, device_type)
-    generator, block = _generator(config, batch, sizes, "generator" in checkpointing)
+    generator, block = _generator(config, batch, sizes, "generator" in activation_checkpointing)
     saved += generator + _parser(config, batch, sizes, device_type)
     tokens, dim, hidden = batch.num_tokens, chart.dim, config.hidden_dim
     # The embedded tokens, of which the scaled ones are made; the head of the auto-encoder.

@@ -94,7 +94,7 @@ def state_memory(config: ResolvedRun, size: ModelSize, world_size: int, stage: i
     if stage == 3:
         weights = number * (whole - size.in_blocks + size.in_blocks / world_size)
     gradients = {0: 4 * whole, 1: 6 * whole if low else 4 * whole + 4 * share}.get(stage, 4 * share)
-    # ZeRO keeps a flat copy of its share of the weights, in fp32, beside the model's own.
+    # ZeRO keeps a flat copy of its share of the weights, in fp32, beside the model's.
     optimizer = 8 * whole if stage == 0 else 12 * share
     buckets = 0 if stage == 0 or (stage == 1 and low) else number * _bucket_numbers(config)
     memory = RankMemory(int(weights), int(gradients), int(optimizer), buckets, 0)

@@ -1,6 +1,6 @@
-"""The environment's variables that a run reads, held against what they may be, in one place.
+"""The environment variables that a run reads, and the checks of their values.
 
-`check` before a run and `python -m pipeline doctor` say the same: a line for each wrong one.
+`check` before a run and `python -m pipeline doctor` report the same: a line for each wrong one.
 """
 
 import re
@@ -40,7 +40,7 @@ def master_port(environ: Environ) -> int | None:
 
 
 def accelerator(environ: Environ) -> str | None:
-    """DS_ACCELERATOR: cpu, cuda, or None for a GPU where there is one."""
+    """DS_ACCELERATOR: cpu, cuda, or None for a GPU if the machine has one."""
     return _choice(environ, "DS_ACCELERATOR", ("cpu", "cuda"))
 
 
@@ -59,20 +59,20 @@ _READERS: tuple[Callable[[Environ], object], ...] = (
 )
 
 
-def faults(environ: Environ) -> list[str]:
-    """A line for each variable that has a value which it may not have."""
-    found = []
+def problems(environ: Environ) -> list[str]:
+    """A line for each variable with a wrong value."""
+    lines = []
     for read in _READERS:
         try:
             read(environ)
         except ConfigError as error:
-            found.append(str(error))
-    return found
+            lines.append(str(error))
+    return lines
 
 
 def check(environ: Environ) -> None:
-    """Raises ConfigError with the first of the `faults`."""
-    for line in faults(environ):
+    """Raises ConfigError with the first of the `problems`."""
+    for line in problems(environ):
         raise ConfigError(line)
 
 
@@ -97,10 +97,10 @@ def _choice(environ: Environ, name: str, choices: tuple[str, ...]) -> str | None
 
 
 def check_launcher(environ: Environ) -> None:
-    """Holds what the `deepspeed` command will be told against the machines there are.
+    """Checks the options of the `deepspeed` command against the machines.
 
-    DEEPSPEED_ARGS has options of it; ranks.bash sets it, if only to nothing, when it is going to
-    start deepspeed. deepspeed goes on alone, and only warns, when its host file is not there.
+    They are in DEEPSPEED_ARGS, which ranks.bash sets, if only to nothing, before it starts
+    deepspeed. Without its host file deepspeed only warns and goes on alone.
 
     Raises:
         ConfigError: names the option or the variable.
@@ -108,11 +108,11 @@ def check_launcher(environ: Environ) -> None:
     if "DEEPSPEED_ARGS" not in environ:
         return
     check_counts_ranks(environ)
-    with _said_of_arguments():
+    with _naming_the_arguments():
         options, _ = _launcher_parser().parse_known_args(environ["DEEPSPEED_ARGS"].split())
     _check_visible(environ, options)
     if options.hostfile is not None or options.include or options.exclude:
-        with _said_of_arguments():
+        with _naming_the_arguments():
             _check_machines(options)
     port = master_port(environ)
     if port is not None and options.master_port not in (None, port):
@@ -123,7 +123,7 @@ def check_launcher(environ: Environ) -> None:
 
 
 @contextmanager
-def _said_of_arguments() -> Iterator[None]:
+def _naming_the_arguments() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
@@ -156,14 +156,14 @@ def _launcher_parser() -> Parser:
 def _check_visible(environ: Environ, options: Namespace) -> None:
     """CUDA_VISIBLE_DEVICES, which deepspeed reads as an --include, or ignores beside options.
 
-    Without GPUs too: there its numbers are those of the ranks.
+    On a CPU its numbers are those of the ranks.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     if not visible or options.hostfile is not None:
         return
     import torch
 
-    said = f"CUDA_VISIBLE_DEVICES={visible}"
+    variable = f"CUDA_VISIBLE_DEVICES={visible}"
     on_cpu = environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available()
     chosen = [
         f"--{name} {value}"
@@ -172,20 +172,20 @@ def _check_visible(environ: Environ, options: Namespace) -> None:
     ]
     if chosen and not on_cpu:
         raise ConfigError(
-            f"{said} is ignored by deepspeed beside {chosen[0]}, which counts all GPUs of the "
+            f"{variable} is ignored by deepspeed beside {chosen[0]}, which counts all GPUs of the "
             f"machine: give --include localhost:{visible} alone, or leave the option out"
         )
     numbers = visible.split(",")
     wanted = local_size(environ) if on_cpu else None
     if not chosen and not all(number.isdigit() for number in numbers):
         raise ConfigError(
-            f"{said}: deepspeed takes it for numbers of GPUs: write 0 or 0,1, or unset it (to "
+            f"{variable}: deepspeed takes it for numbers of GPUs: write 0 or 0,1, or unset it (to "
             "train on the CPU: DS_ACCELERATOR=cpu), or start with torchrun"
         )
     if not chosen and wanted not in (None, len(numbers)):
         raise ConfigError(
-            f"{said} and LOCAL_SIZE={wanted}: deepspeed would start {len(numbers)} ranks on this "
-            "CPU: unset CUDA_VISIBLE_DEVICES"
+            f"{variable} and LOCAL_SIZE={wanted}: deepspeed would start {len(numbers)} ranks on "
+            "this CPU: unset CUDA_VISIBLE_DEVICES"
         )
 
 
@@ -211,24 +211,24 @@ def _check_machines(options: Namespace) -> None:
 
 
 def check_interfaces(environ: Environ, device_type: str) -> None:
-    """Holds the network interfaces that collectives are told to use against this machine's.
+    """Checks that this machine has the network interfaces that collectives are told to use.
 
     Args:
-        device_type: "cuda" asks NCCL_SOCKET_IFNAME, else GLOO_SOCKET_IFNAME is asked.
+        device_type: "cuda" reads NCCL_SOCKET_IFNAME, else GLOO_SOCKET_IFNAME is read.
     Raises:
-        ConfigError: there is no such interface.
+        ConfigError: it has no such interface.
     """
     name = "NCCL_SOCKET_IFNAME" if device_type == "cuda" else "GLOO_SOCKET_IFNAME"
     text = environ.get(name, "")
-    there = [interface for _, interface in socket.if_nameindex()]
+    interfaces = [interface for _, interface in socket.if_nameindex()]
     if device_type == "cuda":
-        fits = any(_nccl_takes(interface, text) for interface in there)
+        fits = any(_nccl_takes(interface, text) for interface in interfaces)
     else:
-        fits = set(text.split(",")) <= set(there)
+        fits = set(text.split(",")) <= set(interfaces)
     if text and not fits:
         raise ConfigError(
             f"{name}={text!r}: {socket.gethostname()} has no such network interface, only "
-            f"{', '.join(there)}; set it to what each machine has, or unset it"
+            f"{', '.join(interfaces)}; set it to what each machine has, or unset it"
         )
 
 
@@ -237,7 +237,7 @@ def _nccl_takes(interface: str, text: str) -> bool:
     words = text.removeprefix("^")
     names = [word.partition(":")[0] for word in words.removeprefix("=").split(",")]
     if words.startswith("="):
-        found = interface in names
+        matches = interface in names
     else:
-        found = any(interface.startswith(name) for name in names)
-    return found != text.startswith("^")
+        matches = any(interface.startswith(name) for name in names)
+    return matches != text.startswith("^")

@@ -118,7 +118,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
     local_rank = _number(environ, "SLURM_LOCALID")
     first = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", ""))
     address = environ.get("MASTER_ADDR") or (first if len(counts) > 1 else LOCAL_HOST)
-    # A port of the job's own, so that two jobs on a machine do not meet.
+    # A port by the job's number, so that two jobs on a machine do not meet.
     job_port = 20000 + _number(environ, "SLURM_JOB_ID", 0) % 20000
     port = environment.master_port(environ) or job_port
     return Placement(rank, size, local_rank, local_size, address, port, "Slurm")
@@ -146,7 +146,7 @@ def _with_address(
 
 
 def address_by_mpi(rank: int, size: int) -> str | None:
-    """The address of rank 0's machine, told to all ranks by mpi4py.
+    """The address of rank 0's machine, which mpi4py sends to all ranks.
 
     None where mpi4py is missing, or speaks to another MPI than the one that started the ranks.
     """
@@ -156,13 +156,13 @@ def address_by_mpi(rank: int, size: int) -> str | None:
         return None
     if MPI.COMM_WORLD.Get_size() != size:
         return None
-    own = None
+    address = None
     if rank == 0:
         try:
-            own = socket.gethostbyname(socket.gethostname())
+            address = socket.gethostbyname(socket.gethostname())
         except OSError:
-            own = socket.gethostname()
-    return MPI.COMM_WORLD.bcast(own, root=0)
+            address = socket.gethostname()
+    return MPI.COMM_WORLD.bcast(address, root=0)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -45,7 +45,7 @@ class Ranks:
         self._reports: bool | None = None
         """Whether this rank prints an error before the rendezvous; None: the first one does."""
         self._rendezvous: Rendezvous | None = None
-        self._held, self._connection = ExitStack(), ExitStack()
+        self._contexts, self._connection = ExitStack(), ExitStack()
 
     @cached_property
     def placement(self) -> Placement:
@@ -79,7 +79,7 @@ class Ranks:
         from pipeline.distributed.rendezvous import Rendezvous
         from pipeline.distributed.world import settle_environment
 
-        self.hold(outliving_the_terminal())
+        self.enter(outliving_the_terminal())
         self._reports = self.placement.local_rank == 0  # variables are alike on a machine
         environment.check(os.environ)
         self._reports = True
@@ -88,9 +88,9 @@ class Ranks:
         self._rendezvous = Rendezvous.open(self.placement, self.program)
         self._rendezvous.wait_for_rank_0()
 
-    def hold(self, context: AbstractContextManager[object]) -> None:
+    def enter(self, context: AbstractContextManager[object]) -> None:
         """Enters a context that is left when this rank ends."""
-        self._held.enter_context(context)
+        self._contexts.enter_context(context)
 
     def connect(self) -> World:
         """The connected ranks; all ranks call it. Errors as of `open_world`."""
@@ -118,7 +118,7 @@ class Ranks:
             if error is not None:
                 self.exit_code = self._fail(error)
         finally:
-            self._held.close()
+            self._contexts.close()
         return error is not None
 
     def _fail(self, error: BaseException) -> int:

@@ -1,8 +1,8 @@
-"""Where ranks find each other before they have collectives, and where the first failure is kept.
+"""Where ranks meet before they have collectives, and where the first failure is recorded.
 
-Ranks share a key-value store. The first rank that fails writes its exit code there, so that exactly
-one line is printed and every rank ends with the same code, also when the others only see a broken
-connection, or nothing at all (a collective that would wait for its time-out).
+Ranks share a key-value store. The first rank that fails writes its exit code into it, so that
+exactly one line is printed and every rank ends with the same code, also when the others only see a
+broken connection, or nothing at all (a collective that would wait for its time-out).
 """
 
 import json
@@ -77,12 +77,12 @@ class Rendezvous:
     def fail(self, error: BaseException) -> int:
         """Records and prints the error, unless another rank failed first; returns the exit code."""
         line, code = explain(error) or (_describe(error), EXIT_FAILURE)
-        mine = json.dumps({"rank": self.placement.rank, "code": code})
-        first = mine
-        with suppress(RuntimeError):  # rank 0 and its store may be gone: then this rank speaks
-            first = bytes(self.store.compare_set("failed", "", mine)).decode()
+        record = json.dumps({"rank": self.placement.rank, "code": code})
+        first = record
+        with suppress(RuntimeError):  # rank 0 and its store may be gone: then this rank prints
+            first = bytes(self.store.compare_set("failed", "", record)).decode()
             self.store.set("ready", "")
-        if first == mine:
+        if first == record:
             _print_failure(error, line, self.placement, self.program)
         else:
             code = json.loads(first)["code"]

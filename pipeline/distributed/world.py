@@ -144,7 +144,7 @@ def open_world(rendezvous: Rendezvous) -> Iterator[World]:
                 world.end_groups()
             raise
     world.end_groups()
-    gc.collect()  # what still holds a group holds its threads
+    gc.collect()  # an object with a group keeps its threads
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Which texts share a batch."""
+"""Items in lists of a size."""
 
 from __future__ import annotations
 

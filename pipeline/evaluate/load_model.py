@@ -19,6 +19,7 @@ from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.build import build_model
 from gpst.model.classifier import split_classifier
 from pipeline.checkpoint.files import named_folder
+from pipeline.checkpoint.trainer_state import tokenizer_folder
 from pipeline.config.run import read_model
 from pipeline.errors import ConfigError, DataError
 
@@ -57,7 +58,7 @@ def find_model(path: str | Path, option: str = "--model") -> StoredModel:
         path: also the file `latest` or `best` of a run's checkpoints.
         option: the path's name in messages.
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: the folder does not exist.
         CheckpointError, DataError: the folder has no whole model with its tokenizer.
     """
     path = named_folder(path)
@@ -85,10 +86,10 @@ def load_model(path: str | Path, device: str | None = None) -> LoadedModel:
     """Loads an exported model's folder, a checkpoint's, or a run's (its newest checkpoint).
 
     Args:
-        device: where it goes; the GPU if there is one, by default.
+        device: where it goes; by default the GPU if the machine has one.
     Raises:
-        ConfigError: there is no such folder, or no such device.
-        CheckpointError, DataError: the folder holds no whole model with its tokenizer.
+        ConfigError: the folder or the device does not exist.
+        CheckpointError, DataError: the folder has no whole model with its tokenizer.
     """
     stored = find_model(path)
     model = build_from(stored)
@@ -123,8 +124,7 @@ def _checkpoint(path: Path, option: str) -> StoredModel:
     from pipeline.checkpoint.manager import load_model_weights
 
     config, saved = load_model_weights(path)
-    data = config["data"]
-    folder = Path(data["path"] or data["datasets"][0]["path"]) / "tokenizer"
+    folder = tokenizer_folder(config)
     if not (folder / "tokenizer.json").is_file():
         raise DataError(
             f"{option} {path}: the run's tokenizer is not where it was ({folder}/tokenizer.json); "

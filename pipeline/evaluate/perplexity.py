@@ -64,7 +64,7 @@ def run(options: Options) -> int:
     from pipeline.evaluate.results import ResultsFolder
 
     if options.output:
-        ResultsFolder.at(options.output)  # what is wrong with it is said before the work
+        ResultsFolder.at(options.output)  # a wrong one is refused before the work
     runs: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     for path in options.model:

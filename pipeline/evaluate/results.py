@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from data_prep.files import write_atomically
@@ -82,6 +83,11 @@ def fingerprint(paths: Iterable[Path]) -> str:
     for path in paths:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def mean_std(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and (population) standard deviation over models or seeds, with the values."""
+    return {"mean": fmean(values), "deviation": pstdev(values), "values": list(values)}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:

@@ -35,7 +35,7 @@ class TreebankProbe:
 
     Raises:
         TreebankError, DataError: the trees cannot be read, or not with this tokenizer.
-        ConfigError: the dataset holds no tokenizer.
+        ConfigError: the dataset has no tokenizer.
     """
 
     def __init__(self, path: str, tokenizer: Any) -> None:

@@ -16,7 +16,7 @@ def model_card(state: TrainerState, checkpoint: Path, num_parameters: int) -> st
 
     Args:
         state: of the checkpoint.
-        checkpoint: its folder; metrics and trees come from the run that it lies in, if any, up to
+        checkpoint: its folder; metrics and trees come from its run, if any, up to
             its step.
     """
     run = state.config
@@ -62,7 +62,7 @@ def _shown(value: float) -> str:
 
 
 def _lines(checkpoint: Path, name: str, step: int) -> list[dict[str, Any]]:
-    """Lines up to a step of a file of the run; none where the checkpoint lies outside a run."""
+    """Lines up to a step of a file of the run; none for a checkpoint outside a run."""
     return [line for line in read_metrics(checkpoint.parent.parent / name) if line["step"] <= step]
 
 

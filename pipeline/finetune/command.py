@@ -1,7 +1,7 @@
 """Fine-tuning: `deepspeed launch/finetune.sh --config configs/finetune/NAME.yaml init=MODEL ...`.
 
 All kinds go through the one trainer: same engine, checkpoints, resume and monitoring as
-pre-training. A kind is a FinetuneTask: examples, an evaluation after each epoch, final figures.
+pre-training. A kind is a FinetuneTask: examples, an evaluation after each epoch, final scores.
 """
 
 import os
@@ -44,7 +44,7 @@ def _finetune(arguments: Namespace, ranks: Ranks) -> int:
     config = load_finetune_config(*_COMMAND.config_source(arguments))
     checked = None
     if ranks.is_main:
-        ranks.hold(only_run(Path(config.run_dir)))
+        ranks.enter(only_run(Path(config.run_dir)))
         checked = check_finetune(config, ranks.size)
     world = ranks.connect()
     return finetune(share_finetune(config, checked, world), world)

@@ -62,7 +62,7 @@ class FinetuneConfig:
     """Everything that defines a fine-tuning, for all its seeds."""
 
     run_dir: PathText
-    """Folder of the results; each seed has a run of its own in it, seed-0, ..."""
+    """Folder of the results, with a run for each seed in it: seed-0, ..."""
     train: FinetuneTrainConfig
     init: PathText | None = None
     """The model to start from: an exported model's folder, a run's or a checkpoint's."""
@@ -98,7 +98,7 @@ class FinetuneConfig:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The sections of tasks that are not null; in a checked configuration there is one."""
+        """The sections of tasks that are not null; a checked configuration has one."""
         sections = {name: getattr(self, name) for name in task_sections(type(self))}
         return {name: section for name, section in sections.items() if section is not None}
 

@@ -38,7 +38,7 @@ class Example:
     sentences: Sentences
     label: int | None = None
     inner: Sequence[Sequence[bool]] | None = None
-    """Of each sentence, whether the boundary after a token lies inside an atom."""
+    """Of each sentence, whether the boundary after a token is inside an atom."""
 
 
 def prepare_examples(
@@ -48,7 +48,7 @@ def prepare_examples(
     tokenizer: LoadedTokenizer,
     counters: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Writes the examples as a dataset, unless they are there already.
+    """Writes the examples as a dataset, unless they exist already.
 
     Args:
         key: says what the examples are made from; another key makes them anew.
@@ -101,7 +101,7 @@ def prepare_examples(
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """What examples.json says; None where there is none."""
+    """What examples.json says; None without the file."""
     try:
         return json.loads((folder / RECORD).read_bytes())
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 class ExampleSource(ContextSource):
-    """The examples of a prepared folder: each a context of its own, with its label and atoms.
+    """The examples of a prepared folder: each a context, with its label and atoms.
 
     Args:
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 from torch import nn
@@ -24,7 +23,7 @@ from pipeline.data.source import ContextSource
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError
 from pipeline.evaluate.load_model import StoredModel, build_from, find_model, fingerprint
-from pipeline.evaluate.results import RESULTS, ResultsFolder
+from pipeline.evaluate.results import RESULTS, ResultsFolder, mean_std
 from pipeline.evaluate.results import fingerprint as files_fingerprint
 from pipeline.finetune.config import FinetuneConfig, run_config
 from pipeline.finetune.examples import ExampleSource, prepare_examples
@@ -104,7 +103,7 @@ def share_finetune(
     """Rank 0's checked fine-tuning on every rank: the others only open their data.
 
     Args:
-        config: as this rank has read it; machines may have data and run in folders of their own.
+        config: as this rank has read it; machines may have data and run in different folders.
         checked: on rank 0, None on the others.
     Raises:
         ConfigError: ranks have different configurations or data. DataError: a rank has no data.
@@ -137,9 +136,9 @@ def finetune(checked: CheckedFinetune, world: World) -> int:
     for seed in checked.runs:
         if world.broadcast(_done(checked, seed)):
             continue
-        outcome = _one_seed(checked, seed, world)
-        if outcome.state.step < checked.runs[seed].config.train.num_steps:
-            return outcome.exit_code
+        end = _one_seed(checked, seed, world)
+        if end.state.step < checked.runs[seed].config.train.num_steps:
+            return end.exit_code
     if world.is_main:
         _write_summary(checked)
     world.barrier()
@@ -147,7 +146,7 @@ def finetune(checked: CheckedFinetune, world: World) -> int:
 
 
 def _done(checked: CheckedFinetune, seed: int) -> bool:
-    """Whether the seed's results are there, for the same configuration."""
+    """Whether the seed has results of the same configuration."""
     file = checked.config.seed_folder(seed) / RESULTS
     if not file.is_file():
         return False
@@ -172,9 +171,9 @@ def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
         first_print.append(fingerprint(core))
         return core if task.num_labels is None else Classifier(core, task.num_labels)
 
-    def finish(model: nn.Module, outcome: RunEnd) -> None:
+    def finish(model: nn.Module, end: RunEnd) -> None:
         config = checked.runs[seed].config
-        if outcome.state.step < config.train.num_steps:
+        if end.state.step < config.train.num_steps:
             return
         chosen = _chosen_step(folder, config) if task.selects else config.train.num_steps
         if chosen != config.train.num_steps:
@@ -248,9 +247,5 @@ def _write_summary(checked: CheckedFinetune) -> None:
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Mean, (population) deviation and the values of each score."""
-    summary = {}
-    for name in scores[0]:
-        values = [seed_scores[name] for seed_scores in scores]
-        summary[name] = {"mean": fmean(values), "deviation": pstdev(values), "values": values}
-    return summary
+    """Mean, deviation and the values of each score."""
+    return {name: mean_std([seed_scores[name] for seed_scores in scores]) for name in scores[0]}

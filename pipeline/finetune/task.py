@@ -69,10 +69,10 @@ class FinetuneTask(ABC):
 
     @abstractmethod
     def finish(self, model: nn.Module, world: World, folder: Path) -> dict[str, Any] | None:
-        """Final figures with the chosen epoch's model; all ranks call it.
+        """The final scores with the chosen epoch's model; all ranks call it.
 
         Args:
-            folder: the seed's run; predictions.jsonl and the like are written there.
+            folder: the seed's run; for predictions.jsonl and the like.
         Returns:
             on rank 0 "scores" (name -> number) and other entries of results.json.
         """
@@ -94,7 +94,7 @@ def shared(world: World, count: int) -> range:
 
 def gathered(world: World, results: Mapping[int, Any]) -> list[Any]:
     """The results of all ranks, by item number, in the order of the items."""
-    everyones: dict[int, Any] = {}
+    merged: dict[int, Any] = {}
     for part in world.gather(dict(results)):
-        everyones.update(part)
-    return [everyones[number] for number in sorted(everyones)]
+        merged |= part
+    return [merged[number] for number in sorted(merged)]

@@ -24,7 +24,7 @@ BY_TOKENS = "by_tokens/"
 class Curves:
     """TensorBoard files: `tensorboard/steps` against steps, `tensorboard/tokens` against tokens.
 
-    They are two event streams because each hides what lies past its own starting point when a run
+    They are two event streams because each hides what comes after its starting point when a run
     resumes. Tags against tokens start with `by_tokens/`.
     """
 

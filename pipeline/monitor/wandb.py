@@ -32,7 +32,7 @@ def import_wandb() -> Any:
 
 
 class WandbRun:
-    """A run in a W&B project; a file in the run's folder holds its id for restarts.
+    """A run in a W&B project; its id is in the run's folder, for restarts.
 
     When W&B fails, training continues, and one line says so.
     """

@@ -30,7 +30,7 @@ from pipeline.train.preflight import check_run
 from pipeline.train.schedule import num_warmup_steps
 
 ASSUMED_VOCAB_SIZE = 30_522
-"""Where there is neither a dataset nor model.vocab_size: data_prep's default."""
+"""Without a dataset and model.vocab_size: data_prep's default."""
 _REFERENCE_RANKS = 8
 
 
@@ -41,7 +41,7 @@ class DryRun:
     config: ResolvedRun
     batch_shape: BatchShape
     source: ContextSource | None
-    """The data; None when it is not there yet."""
+    """The data; None when it does not exist yet."""
 
     def describe(self) -> str:
         """The plan in words, for people."""
@@ -126,8 +126,8 @@ class DryRun:
         """A table by ZeRO stage, and what it means."""
         engine, ranks = self.config.engine, shape.world_size
         batch = self._micro_batch(shape.micro_batch)
-        own = rank_memory(self.config, size, ranks, engine.zero_stage, batch, device.type)
-        unit, unit_bytes = ("GiB", GIB) if own.total >= GIB else ("MiB", MIB)
+        chosen = rank_memory(self.config, size, ranks, engine.zero_stage, batch, device.type)
+        unit, unit_bytes = ("GiB", GIB) if chosen.total >= GIB else ("MiB", MIB)
         rows = []
         for stage in STAGES:
             mark = "*" if stage == engine.zero_stage else " "
@@ -142,11 +142,13 @@ class DryRun:
             f"memory on {title} ({shape.describe()}), {unit} a rank:",
             f"        {header}",
             *rows,
-            *_bucket_words(own),
-            self._verdict(size, shape, device, own),
+            *_bucket_words(chosen),
+            self._verdict(size, shape, device, chosen),
         ]
 
-    def _verdict(self, size: ModelSize, shape: BatchShape, device: Device, own: RankMemory) -> str:
+    def _verdict(
+        self, size: ModelSize, shape: BatchShape, device: Device, memory: RankMemory
+    ) -> str:
         stage, ranks = self.config.engine.zero_stage, shape.world_size
         per_rank = shape.global_batch // ranks
         fitting = [
@@ -154,17 +156,17 @@ class DryRun:
             for n in range(1, per_rank + 1)
             if per_rank % n == 0 and self._fits(size, ranks, stage, n, device)
         ]
-        host = f"; {in_words(own.host)} of the host's memory a rank" if own.host else ""
-        if own.total > device.usable:
-            hope = (
+        host = f"; {in_words(memory.host)} of the host's memory a rank" if memory.host else ""
+        if memory.total > device.usable:
+            cure = (
                 f"train.micro_batch_contexts_per_rank={fitting[-1]} would"
                 if fitting
                 else "no micro-batch would; try engine.checkpointing, a higher engine.zero_stage"
             )
-            return f"does not fit ({in_words(device.usable)} are usable): {hope}{host}"
+            return f"does not fit ({in_words(device.usable)} are usable): {cure}{host}"
         most = fitting[-1]
         return (
-            f"fits, {in_words(device.usable - own.total)} to spare; up to {most} contexts a "
+            f"fits, {in_words(device.usable - memory.total)} to spare; up to {most} contexts a "
             f"micro-batch would ({most} x {per_rank // most} accumulated x {ranks}){host}"
         )
 
@@ -174,11 +176,11 @@ class DryRun:
         return memory.total <= device.usable
 
     def _not_ready(self) -> list[str]:
-        given = self.config.model.vocab_size
+        vocab_size = self.config.model.vocab_size
         return [
             "not ready    the dataset is not there: make it with python -m data_prep build",
-            f"assumed      a vocabulary of {given:,} (model.vocab_size=N for another), sentences "
-            f"of {ASSUMED_SENTENCE_TOKENS} tokens",
+            f"assumed      a vocabulary of {vocab_size:,} (model.vocab_size=N for another), "
+            f"sentences of {ASSUMED_SENTENCE_TOKENS} tokens",
         ]
 
 
@@ -201,7 +203,7 @@ def _bucket_words(memory: RankMemory) -> list[str]:
 
 
 def check_dry_run(config: RunConfig, world_size: int) -> DryRun:
-    """Checks all that can be checked; a dataset that is not there yet is no error.
+    """Checks all that can be checked; a missing dataset is no error.
 
     Raises:
         ConfigError, DataError, data_prep.errors.DataPrepError: what is wrong, in one line.

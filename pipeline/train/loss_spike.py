@@ -1,7 +1,7 @@
 """The loss-spike guard: is this step's loss far above its moving average?
 
-The average is the whole memory of the guard; it lies in every checkpoint, so that a resumed run
-judges as an undisturbed one.
+The average is the whole state of the guard. It is saved in every checkpoint, so that a resumed run
+makes the same decisions.
 """
 
 import math
@@ -38,14 +38,14 @@ class LossAverage:
     def is_spike(self, loss: float, deviations: float, window: int) -> bool:
         """Whether the loss is more than so many deviations above the mean of a full window.
 
-        A loss that is not finite is none: it has a guard of its own.
+        A loss that is not finite is none: another check is for it.
         """
         if self.count < window or not math.isfinite(loss):
             return False
         return loss > self.mean + deviations * self.deviation
 
     def with_loss(self, loss: float, window: int) -> "LossAverage":
-        """The average after one more loss, which weighs 1 / window once there are so many."""
+        """The average after one more loss, with weight 1 / window once the window is full."""
         if not math.isfinite(loss):
             return self
         weight = 1.0 / min(self.count + 1, window)

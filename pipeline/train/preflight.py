@@ -69,7 +69,7 @@ def share_run(
     """Rank 0's checked run on every rank: the others only open their data. All ranks call it.
 
     Args:
-        config: as this rank has read it; machines may have data and run in folders of their own.
+        config: as this rank has read it; machines may have data and run in different folders.
         checked: the checked run on rank 0, None on the others.
     Raises:
         ConfigError: ranks have different configurations or data. DataError: a rank has no data.
@@ -104,14 +104,14 @@ def _open_run(config: ResolvedRun, shape: BatchShape, open_split: OpenSource) ->
 
 def _check_disk(config: ResolvedRun) -> None:
     run_dir = Path(config.run_dir)
-    existing = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
-    there = len(list_checkpoints(run_dir / CHECKPOINTS)) if run_dir.is_dir() else 0
-    # One more than is kept: the old ones go only when the new one is whole.
-    wanted = max(1, config.checkpoint.keep_last + 1 - there)
+    disk = next(p for p in (run_dir.absolute(), *run_dir.absolute().parents) if p.exists())
+    existing = len(list_checkpoints(run_dir / CHECKPOINTS)) if run_dir.is_dir() else 0
+    # One more than is kept: an old one is removed only when the new one is whole.
+    wanted = max(1, config.checkpoint.keep_last + 1 - existing)
     needed = wanted * checkpoint_bytes(config, model_size(config.model).parameters)
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(disk).free
     if free < needed:
         raise DataError(
-            f"run_dir: {existing} has {in_words(free)} free, and {wanted} checkpoints take "
+            f"run_dir: {disk} has {in_words(free)} free, and {wanted} checkpoints take "
             f"{in_words(needed)}; free some, or lower checkpoint.keep_last"
         )

@@ -45,7 +45,7 @@ def _pretrain(arguments: Namespace, ranks: Ranks) -> int:
     config = load_config(*_COMMAND.config_source(arguments))
     checked = treebank = None
     if ranks.is_main:
-        ranks.hold(only_run(Path(config.run_dir)))
+        ranks.enter(only_run(Path(config.run_dir)))
         checked = check_run(config, ranks.size)
         check_best_metric(checked.config)
         treebank = open_treebank_probe(checked.config, checked.source)

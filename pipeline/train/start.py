@@ -45,7 +45,7 @@ def start(
     point = forget_other_best(checkpoints.find(), config.checkpoint)
     torch.manual_seed(config.seed)
     model = build(config)
-    model.checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
+    model.activation_checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
     if point.checkpoint is None or point.state is None:
         if config.checkpoint.init_from is not None:
             tokenizer = checked.source.datasets[0].tokenizer_path

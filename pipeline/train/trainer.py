@@ -40,7 +40,7 @@ class RunEnd:
 
 
 TaskEvaluation = Callable[[nn.Module, World], dict[str, float]]
-"""A task's own evaluation, called by all ranks: names that start with `eval/` -> numbers."""
+"""The evaluation of a task, called by all ranks: names that start with `eval/` -> numbers."""
 
 
 def train(
@@ -194,7 +194,7 @@ class Trainer:
             )
 
     def _stop_at_spike(self, report: StepReport) -> None:
-        """Saves what was there before the step, which was not applied, and ends the run."""
+        """Saves the state before the step, which was not applied, and ends the run."""
         self._save()
         raise TrainingError(
             f"stopped before step {report.step + 1}: {report.why_skipped()} "

@@ -22,7 +22,7 @@ class TreebankError(DataError):
 def read_trees(path: str | Path) -> list[GoldTree]:
     """All trees of a file, or of the *.mrg files below a folder, in the order of their names.
 
-    A tree may lie on one line or on several. Traces, function tags and outer brackets are left
+    A tree may take several lines. Traces, function tags and outer brackets are left
     out; punctuation stays (`GoldTree.without_punctuation`).
 
     Raises:

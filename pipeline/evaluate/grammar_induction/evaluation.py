@@ -19,7 +19,7 @@ from pipeline.evaluate.grammar_induction.f1 import (
 )
 from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
 from pipeline.evaluate.grammar_induction.options import Options
-from pipeline.evaluate.results import ResultsFolder, fingerprint, table
+from pipeline.evaluate.results import ResultsFolder, fingerprint, mean_std, table
 from pipeline.treebank import GoldTree, read_unlabelled
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
@@ -74,7 +74,7 @@ def _of_models(
     options: Options, gold: Sequence[GoldTree]
 ) -> tuple[dict[str, TreeScores], dict[str, Any], list[dict[str, Any]]]:
     """(mean scores by parser, parts of results.json, lines of predictions.jsonl)."""
-    from pipeline.evaluate.grammar_induction.models import induce, mean_std
+    from pipeline.evaluate.grammar_induction.models import induce
 
     models = induce(options, gold)
     runs, lines = [], []

@@ -17,7 +17,7 @@ def gold_trees(
         lower: lower-case the words.
         max_sentences: only the first so many trees.
     Raises:
-        TreebankError: the file holds no trees.
+        TreebankError: the file has no trees.
     """
     trees = read_trees(path)[:max_sentences]
     if not punctuation:

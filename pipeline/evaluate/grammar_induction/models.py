@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 from tqdm import tqdm
@@ -67,11 +66,6 @@ def load(path: str, options: Options) -> LoadedModel:
     if not isinstance(loaded.model, GPSTModel):
         raise ConfigError(f"--model {path}: is no GPST and induces no trees")
     return loaded
-
-
-def mean_std(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation over models."""
-    return {"mean": fmean(values), "deviation": pstdev(values), "values": list(values)}
 
 
 def _induced(

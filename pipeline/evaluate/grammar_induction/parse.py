@@ -31,7 +31,7 @@ class Sentence:
 
     @property
     def inner(self) -> list[bool]:
-        """Whether the boundary after a token lies inside a word."""
+        """Whether the boundary after a token is inside a word."""
         return [a == b for a, b in zip(self.word_of, self.word_of[1:], strict=False)] + [False]
 
 

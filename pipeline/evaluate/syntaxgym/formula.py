@@ -82,7 +82,7 @@ def parse_formula(text: str) -> Formula:
     part = parser.formula()
     parser.end()
     if not part.logical:
-        raise parser.fault("the formula compares nothing; it needs <, > or =")
+        raise parser.error("the formula compares nothing; it needs <, > or =")
     return Formula(text.strip(), tuple(parser.regions), lambda bits: bool(part.value(bits)))
 
 
@@ -95,7 +95,7 @@ class _Parser:
         self._at = 0
         self.regions: list[Region] = []
 
-    def fault(self, what: str) -> FormulaError:
+    def error(self, what: str) -> FormulaError:
         return FormulaError(f"formula {self._text.strip()!r}: {what}")
 
     def _next(self) -> str:
@@ -111,7 +111,7 @@ class _Parser:
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise self.fault(f"{self._tokens[self._at][0]!r} is not expected where it stands")
+            raise self.error(f"{self._tokens[self._at][0]!r} is not expected where it stands")
 
     def formula(self) -> _Part:
         left = self._comparison()
@@ -156,13 +156,13 @@ class _Parser:
             part = self.formula()
             closing = ")" if opened == "(" else "]"
             if not self._take(closing):
-                raise self.fault(f"{opened!r} is not followed by its {closing!r}")
+                raise self.error(f"{opened!r} is not followed by its {closing!r}")
             return part
         if self._at == len(self._tokens):
-            raise self.fault("it ends too early")
+            raise self.error("it ends too early")
         token, value = self._tokens[self._at]
         if value is None:
-            raise self.fault(f"{token!r} is not expected where it stands")
+            raise self.error(f"{token!r} is not expected where it stands")
         self._at += 1
         if isinstance(value, Region):
             self.regions.append(value)
@@ -172,7 +172,7 @@ class _Parser:
     def _check(self, sign: str, logical: bool, *parts: _Part) -> None:
         if any(part.logical != logical for part in parts):
             kinds = "comparisons" if logical else "surprisals and numbers"
-            raise self.fault(f"{sign!r} stands between {kinds} only")
+            raise self.error(f"{sign!r} stands between {kinds} only")
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Region | float | None]]:

@@ -35,7 +35,7 @@ class SuiteError(DataError):
 
 @dataclass(frozen=True)
 class Text:
-    """A condition's sentence and where its regions lie."""
+    """A condition's sentence and the places of its regions."""
 
     text: str
     regions: tuple[tuple[int, int, int], ...]

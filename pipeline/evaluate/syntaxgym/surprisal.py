@@ -33,7 +33,7 @@ class Surprisals(Protocol):
     """A language model as a suite needs it."""
 
     def __call__(self, texts: Sequence[str]) -> list[TokenSurprisals]:
-        """The surprisals of each text, each read on its own after <bos>."""
+        """The surprisals of each text, each read separately after <bos>."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The GLUE tasks of the paper: their columns, classes, figures and file names."""
+"""The GLUE tasks of the paper: their columns, classes, metrics and file names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Layout:
     classes: tuple[str, ...]
     """As the GLUE server wants them; their order is that of the hub's numbers."""
     metrics: tuple[str, ...]
-    """Figures; the first one chooses the best epoch."""
+    """The first one chooses the best epoch."""
     test_id: str = "index"
     dev: tuple[str, ...] = ("dev",)
     test: tuple[str, ...] = ("test",)

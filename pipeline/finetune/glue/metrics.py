@@ -1,4 +1,4 @@
-"""The figures of GLUE, in percent."""
+"""The metrics of GLUE, in percent."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ METRICS: dict[str, Callable[[Sequence[int], Sequence[int]], float]] = {
 """Name -> function of true and predicted classes; F1 is that of class 1."""
 
 
-def figures(
+def compute_metrics(
     names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]
 ) -> dict[str, float]:
-    """The named figures, in percent."""
+    """The named metrics, in percent."""
     return {name: 100.0 * METRICS[name](gold, predicted) for name in names}

@@ -87,7 +87,7 @@ class GlueFiles:
         """The rows of train, of one of layout.dev or of one of layout.test.
 
         Raises:
-            DataError: names file, line and fault.
+            DataError: names file, line and what is wrong.
         """
         if self.is_tsv:
             yield from self._tsv(self._files(split)[0], split)
@@ -136,7 +136,7 @@ class GlueFiles:
                 elif self.config.task == "qqp" and split == "train":
                     self.left_out += 1
                 else:
-                    raise DataError(self._fault(file, number, line, header, places[-1]))
+                    raise DataError(self._problem(file, number, line, header, places[-1]))
 
     def _one_line(
         self, cells: list[str], header: Sequence[str], places: list[int], is_test: bool
@@ -148,7 +148,9 @@ class GlueFiles:
         last = cells[places[-1]]
         return Row(texts, None if is_test else self.layout.classes.index(last), last)
 
-    def _fault(self, file: Path, number: int, line: str, header: Sequence[str], label: int) -> str:
+    def _problem(
+        self, file: Path, number: int, line: str, header: Sequence[str], label: int
+    ) -> str:
         cells = line.rstrip("\r").split("\t")
         if len(cells) < len(header):
             return f"{file}:{number}: has {len(cells)} columns, not {len(header)}"

@@ -18,7 +18,7 @@ from pipeline.evaluate.chunks import chunks
 from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
 from pipeline.finetune.glue.config import GlueConfig
-from pipeline.finetune.glue.metrics import figures
+from pipeline.finetune.glue.metrics import compute_metrics
 from pipeline.finetune.glue.read import GlueFiles, Row
 from pipeline.finetune.task import FinetuneTask, gathered, shared
 from pipeline.finetune.text import Sentences, TextReader, cut_pair, length
@@ -89,7 +89,7 @@ class GlueTask(FinetuneTask):
         return evaluate
 
     def _is_main(self, name: str) -> bool:
-        """Whether a score is the task's first figure, on any of its dev sets."""
+        """Whether a score is the task's first metric, on any of its dev sets."""
         return name.split("/")[0] == self.layout.metrics[0]
 
     def _dev(self, model: nn.Module, world: World) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -101,7 +101,7 @@ class GlueTask(FinetuneTask):
             predicted = self._predict(model, rows, world)
             gold = [row.label for row in rows if row.label is not None]
             suffix = split.removeprefix("dev").replace("_", "/")
-            values = figures(self.layout.metrics, gold, predicted)
+            values = compute_metrics(self.layout.metrics, gold, predicted)
             scores |= {name + suffix: value for name, value in values.items()}
             lines += [
                 {"split": split, "index": i, "texts": row.texts, "label": row.label, "found": label}

@@ -122,13 +122,13 @@ class GrammarInductionTask(FinetuneTask):
         spans = {parser: self._parse(model, gold, parser, world) for parser in self.config.parsers}
         if not world.is_main:
             return None
-        scores = {parser: score_trees(gold, own) for parser, own in spans.items()}
-        baselines, spread = baseline_scores(gold, _NUM_RANDOM)
+        scores = {parser: score_trees(gold, trees) for parser, trees in spans.items()}
+        baselines, random_f1 = baseline_scores(gold, _NUM_RANDOM)
         ResultsFolder(folder).write_predictions(prediction_lines(gold, spans))
         return {
             "scores": {f"F1/{parser}": score.sentence_f1 for parser, score in scores.items()},
             "details": {parser: asdict(score) for parser, score in scores.items()},
             "baselines": {name: asdict(score) for name, score in baselines.items()},
-            "random_f1": spread,
+            "random_f1": random_f1,
             "items": len(gold),
         }

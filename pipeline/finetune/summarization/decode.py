@@ -123,7 +123,7 @@ def _sampled(
     config: SummarizationConfig,
     end_token: int,
 ) -> list[list[int]]:
-    """Each row draws with a generator of its own, so that it does not depend on its batch."""
+    """Each row has its random generator, so that it does not depend on its batch."""
     random = [torch.Generator().manual_seed(seed) for seed in seeds]
     sampling = Sampling(top_k=config.top_k)
     rows: list[list[int]] = [[] for _ in seeds]

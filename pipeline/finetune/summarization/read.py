@@ -32,7 +32,7 @@ class SummaryFiles:
     """Where a data set's splits train, validation and test are.
 
     Raises:
-        ConfigError: the folder is not there, or has no such files.
+        ConfigError: the folder does not exist, or has no such files.
     """
 
     config: SummarizationConfig
@@ -57,7 +57,7 @@ class SummaryFiles:
         """The pairs of a split, or its first `count`.
 
         Raises:
-            DataError: names file, row and fault.
+            DataError: names file, row and what is wrong.
         """
         columns = COLUMNS[self.config.dataset]
         if self._by_name:

@@ -81,7 +81,7 @@ def test_the_test_sees_a_wait(batch):
 @pytest.mark.parametrize("checkpointing", [set(), {"composition", "generator"}])
 def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
     model = make_model(dtype)
-    model.checkpointing = checkpointing
+    model.activation_checkpointing = checkpointing
     step(model, batch.to("cuda"))  # compiles and loads what is needed the first time
     model.zero_grad()
 
@@ -113,7 +113,7 @@ def test_the_gpt2_baseline_waits_for_nothing(batch, dtype, checkpointing):
     sizes = {"vocab_size": 512, "bos_token_id": 1, "max_context_tokens": 256, "hidden_dim": 64}
     config = GPT2Config(**sizes, num_heads=2, ffn_dim=128, num_layers=2)
     model = GPT2Baseline(config).to("cuda", dtype).train()
-    model.checkpointing = checkpointing
+    model.activation_checkpointing = checkpointing
     total_loss(model(batch.to("cuda")).losses, batch.counts).backward()  # loads what it needs
     with no_waiting():
         moved = batch.to("cuda", non_blocking=True)

@@ -284,7 +284,7 @@ def whole_model() -> GPSTModel:
 def test_zeros_of_parser_generator_and_heads(training: bool, recompute) -> None:
     """What goes into every layer of the model; the composition model's pass has its own test."""
     model = whole_model().train(training)
-    model.checkpointing = set(recompute)
+    model.activation_checkpointing = set(recompute)
     found: dict[str, float] = {}
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)):

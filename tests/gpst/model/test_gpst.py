@@ -103,7 +103,7 @@ def test_gradients_equal_two_backward_passes(
     batch = ContextBatch.from_sentences(contexts)
     slow = SlowLosses(model, contexts, temperature)
     expected = two_backward_gradients(slow, batch.counts)
-    model.checkpointing = {"composition", "generator"} if recompute else set()
+    model.activation_checkpointing = {"composition", "generator"} if recompute else set()
     losses = model(batch, temperature=temperature).losses
     actual = gradients(model, total_loss(losses, batch.counts))
     assert actual.keys() == {name for name, _ in model.named_parameters()}
@@ -260,7 +260,7 @@ def test_recomputation_repeats_the_random_numbers():
     batch = ContextBatch.from_sentences(make_contexts(LENGTHS))
     found = []
     for checkpointing in (set(), {"composition", "generator"}):
-        model.checkpointing = checkpointing
+        model.activation_checkpointing = checkpointing
         torch.manual_seed(7)
         loss = total_loss(model(batch, noise=1.0).losses, batch.counts)
         found.append((loss.item(), gradients(model, loss)))

@@ -50,7 +50,7 @@ def test_values_and_gradients_are_transformers(dtype, tolerance, recompute) -> N
     plain = GPT2LMHeadModel(model.gpt2.config)
     plain.load_state_dict(model.gpt2.state_dict())
     plain = plain.double().train()
-    model.checkpointing = {"generator"} if recompute else set()
+    model.activation_checkpointing = {"generator"} if recompute else set()
     found, expected = model(BATCH).losses["token"].sum, transformers_loss(plain)
     assert found.item() == pytest.approx(expected.item(), rel=tolerance)
     found.backward()

@@ -132,7 +132,7 @@ def test_gpt2_by_hand():
 def test_recomputation_is_not_counted():
     config, batch = config_from_dict(GPST), batch_of(LENGTHS)
     model = build_model(config)
-    model.checkpointing = {"composition", "generator"}  # type: ignore[assignment]
+    model.activation_checkpointing = {"composition", "generator"}  # type: ignore[assignment]
     with sdpa_kernel(SDPBackend.MATH), counter() as training:
         output = model(batch)
         total_loss(output.losses, batch.counts).backward()

@@ -39,7 +39,7 @@ def saved_bytes(config, batch, checkpointing):
     """
     torch.manual_seed(0)
     model = build_model(config).train()
-    model.checkpointing = set(checkpointing)  # type: ignore[assignment]
+    model.activation_checkpointing = set(checkpointing)  # type: ignore[assignment]
     before = {storage.data_ptr() for storage in storages()}
     saved = []
 

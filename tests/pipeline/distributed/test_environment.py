@@ -52,7 +52,7 @@ def test_right_variables_are_taken():
         "OMP_NUM_THREADS": "3", "DEEPSPEED_TIMEOUT": "30", "LOCAL_SIZE": "2",
         "MASTER_PORT": "65535", "DS_ACCELERATOR": "cpu", "GPST_KERNELS": "torch",
     }  # fmt: skip
-    assert environment.faults(environ) == []
+    assert environment.problems(environ) == []
     assert environment.threads(environ) == 3
     assert environment.timeout_minutes(environ) == 30
     assert environment.timeout_minutes({}) == 10

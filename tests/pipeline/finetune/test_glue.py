@@ -15,7 +15,7 @@ from gpst.model.classifier import Classifier
 from pipeline.errors import ConfigError, DataError
 from pipeline.finetune.glue.config import GlueConfig
 from pipeline.finetune.glue.layout import LAYOUTS
-from pipeline.finetune.glue.metrics import figures
+from pipeline.finetune.glue.metrics import compute_metrics
 from pipeline.finetune.glue.read import GlueFiles, Row
 from pipeline.finetune.glue.task import GlueTask
 from pipeline.finetune.text import TextReader, cut_pair, length
@@ -199,12 +199,12 @@ def test_missing_files_are_named(tmp_path):
 def test_figures_by_hand():
     gold, found = [1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 0, 0]
     # 2 true positives, 1 false positive, 1 false negative, 2 true negatives.
-    assert figures(("accuracy", "f1", "matthews"), gold, found) == {
+    assert compute_metrics(("accuracy", "f1", "matthews"), gold, found) == {
         "accuracy": pytest.approx(100 * 4 / 6),
         "f1": pytest.approx(100 * 2 / 3),
         "matthews": pytest.approx(100 * (2 * 2 - 1 * 1) / 9),  # sqrt(3 * 3 * 3 * 3) below
     }
-    assert figures(("f1", "matthews"), [0, 0], [0, 0]) == {"f1": 0.0, "matthews": 0.0}
+    assert compute_metrics(("f1", "matthews"), [0, 0], [0, 0]) == {"f1": 0.0, "matthews": 0.0}
 
 
 @pytest.mark.parametrize(
