@@ -22,11 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate import perplexity
 from pipeline.evaluate.grammar_induction import evaluation as grammar_induction
 from pipeline.evaluate.syntaxgym import evaluation as syntactic_generalization
-from pipeline.finetune.config import (
-    FinetuneConfig,
-    FinetuneTrainConfig,
-    load_finetune_config,
-)
+from pipeline.finetune.config import FinetuneConfig, FinetuneTrainConfig, load_finetune_config
 from pipeline.finetune.glue.config import GlueConfig
 from pipeline.finetune.registry import task_sections
 
@@ -239,15 +235,10 @@ def test_what_is_not_meant_is_refused(tmp_path, override, line):
 
 
 def test_a_model_made_in_python_holds_its_types_too():
-    for wrong in (
-        {"gradient_stop": "false"},
-        {"surrogate": None},
-        {"composition": 3},
-        {"parser": {}},
-    ):
-        [name] = wrong
+    wrong = {"gradient_stop": "false", "surrogate": None, "composition": 3, "parser": {}}
+    for name, value in wrong.items():
         with pytest.raises(ConfigError, match=f"^{name}: "):
-            GPSTConfig(vocab_size=9, bos_token_id=0, **wrong)  # type: ignore[arg-type]
+            GPSTConfig(vocab_size=9, bos_token_id=0, **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^composition\.dim: 16\.0 is not allowed"):
         CompositionConfig(dim=16.0)  # type: ignore[arg-type]
 
@@ -298,14 +289,11 @@ def test_the_home_folder_is_meant_everywhere(tmp_path, monkeypatch):
     assert build(grammar_induction.Options, {"trees": "~/t", "model": ["~/m"]}).model == (
         f"{tmp_path}/m",
     )
-    with pytest.raises(
-        ConfigError, match=r"^run_dir: '\$NOT_SET/x' names the variable NOT_SET, which"
+    for override, line in (
+        ("run_dir=$NOT_SET/x", r"run_dir: '\$NOT_SET/x' names the variable NOT_SET, which"),
+        ("run_dir=~nobody_here/x", "run_dir: '~nobody_here/x': nobody is called ~nobody_here"),
+        ("model=$NOT_SET", r"model: '\$NOT_SET' names the variable"),
     ):
-        load_config("~/run.yaml", ["run_dir=$NOT_SET/x"])
-    with pytest.raises(
-        ConfigError, match=r"^run_dir: '~nobody_here/x': nobody is called ~nobody_her"
-    ):
-        load_config("~/run.yaml", ["run_dir=~nobody_here/x"])
-    with pytest.raises(ConfigError, match=r"^model: '\$NOT_SET' names the variable"):
-        load_config("~/run.yaml", ["model=$NOT_SET"])
+        with pytest.raises(ConfigError, match=f"^{line}"):
+            load_config("~/run.yaml", [override])
     assert load_config("~/run.yaml", ["run_dir=./~x", "data.path=a$/b"]).run_dir == "./~x"

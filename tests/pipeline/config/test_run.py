@@ -1,16 +1,13 @@
 """The configuration: strict reading, one-line refusals, batch arithmetic, the shipped files."""
 
-import io
-
 import pytest
 import yaml
 
-from data_prep.errors import DataPrepError, UsageError
 from data_prep.format.manifest import Manifest, TokenizerRecord
 from gpst.config import GPSTConfig
 from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.run import config_to_dict, config_to_yaml, load_config
-from pipeline.errors import CheckpointError, ConfigError, DataError, PipelineError, explain, report
+from pipeline.errors import ConfigError
 
 RUN = """\
 run_dir: runs/x
@@ -279,32 +276,3 @@ def test_a_model_that_does_not_fit_is_refused(run_file, override, message):
         resolve_model(load_config(run_file, [override]), manifest())
     assert message in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-# --- errors
-
-
-@pytest.mark.parametrize(
-    ("error", "line", "code"),
-    [
-        (ConfigError("a: b"), "a: b", 2),
-        (DataError("a\n  b"), "a b", 3),
-        (CheckpointError("x"), "x", 3),
-        (PipelineError("x", exit_code=7), "x", 7),
-        (DataPrepError("x"), "x", 3),
-        (UsageError("x"), "x", 2),
-        (KeyboardInterrupt(), "interrupted", 130),
-    ],
-)
-def test_errors_become_one_line_and_an_exit_code(error, line, code):
-    assert explain(error) == (line, code)
-    stream = io.StringIO()
-    assert report(error, "pretrain", stream) == code
-    assert stream.getvalue() == f"pretrain: {line}\n"
-
-
-def test_an_unexpected_error_keeps_its_traceback():
-    error = ZeroDivisionError("x")
-    assert explain(error) is None
-    with pytest.raises(ZeroDivisionError):
-        report(error)
