@@ -50,14 +50,14 @@ def load_documents(paths: list[Path], repeat: int) -> list[str]:
     """The text of files, cut at blank lines into documents of the size of a web page."""
     documents: list[str] = []
     for path in paths:
-        held, size = [], 0
+        blocks, size = [], 0
         for block in path.read_text(encoding="utf-8", errors="replace").split("\n\n"):
-            held.append(block)
+            blocks.append(block)
             size += len(block)
             if size > DOCUMENT_BYTES:
-                documents.append("\n\n".join(held))
-                held, size = [], 0
-        documents.append("\n\n".join(held))
+                documents.append("\n\n".join(blocks))
+                blocks, size = [], 0
+        documents.append("\n\n".join(blocks))
     return [d for d in documents if d.strip()] * repeat
 
 

@@ -75,8 +75,8 @@ class CutSource(ContextSource):
 
 def make_model(config: RunConfig, init: str) -> nn.Module:
     """A model of the run's sizes that starts as `init` says."""
-    base, _, given = init.partition(":")
-    changed = given.split(",") if given else []
+    base, _, names = init.partition(":")
+    changed = names.split(",") if names else []
     core = config.model_config
     if not changed:
         return build_model(replace(core, init=base))
@@ -118,8 +118,8 @@ def train(
             numbers = {"after": step + 1, "perplexity": round(measured.token_perplexity, 1)}
             numbers |= {name: round(value, 4) for name, value in measured.losses.items()}
             if treebank is not None and step + 1 == max(measure_at):
-                found = treebank.evaluate(model, World(find_placement({}), CPU, StopRequest()))
-                numbers |= {"f1": round(found["eval/f1"], 2)}
+                scores = treebank.evaluate(model, World(find_placement({}), CPU, StopRequest()))
+                numbers |= {"f1": round(scores["eval/f1"], 2)}
             yield numbers | {"seconds": round(time.process_time() - began, 1)}
 
 
