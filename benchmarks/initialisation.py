@@ -75,8 +75,8 @@ class CutSource(ContextSource):
 
 def make_model(config: RunConfig, init: str) -> nn.Module:
     """A model of the run's sizes that starts as `init` says."""
-    base, _, names = init.partition(":")
-    changed = names.split(",") if names else []
+    base, _, given = init.partition(":")
+    changed = given.split(",") if given else []
     core = config.model_config
     if not changed:
         return build_model(replace(core, init=base))

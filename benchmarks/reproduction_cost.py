@@ -71,11 +71,10 @@ def flops_per_token(config: ModelConfig) -> float:
     batch = make_batch(4, CONTEXT)
     sizes = {}
     if isinstance(config, GPSTConfig):
-        composition, scores = config.composition, np.random.default_rng(0).random(batch.num_tokens)
+        own, scores = config.composition, np.random.default_rng(0).random(batch.num_tokens)
         layout = build_layout(
-            scores.astype(np.float32), batch.sentence_lengths,
-            composition.window, composition.schedule,
-        )  # fmt: skip
+            scores.astype(np.float32), batch.sentence_lengths, own.window, own.schedule
+        )
         sizes = layout_sizes(layout)
     return batch_flops(config, batch, sizes).total / batch.num_tokens
 
