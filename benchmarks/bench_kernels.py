@@ -54,7 +54,7 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Case]:
                 lambda x: F.cross_entropy((x @ embedding.T).float(), targets, reduction="sum"),
                 features,
             ),
-        },
+        }
     }
     if device.type == "cpu":
         cases["attention, dropout 0.1"] = {

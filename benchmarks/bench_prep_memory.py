@@ -90,11 +90,7 @@ def build(source: str, path: Path, tokenizer: Path, output: Path, workers: int) 
     lead = peaks.pop(process.pid)
     # Python's resource tracker is a child too.
     others = sorted((mib for mib in peaks.values() if mib > 50), reverse=True)
-    return {
-        "wall_s": round(time.perf_counter() - start, 1),
-        "lead_mib": lead,
-        "worker_mib": others,
-    }
+    return {"wall_s": round(time.perf_counter() - start, 1), "lead_mib": lead, "worker_mib": others}
 
 
 def _peak_mib(pid: int) -> int:
