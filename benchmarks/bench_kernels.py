@@ -47,29 +47,29 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Case]:
     packed, mask = random(1, 2048, 3, 12, 64), torch.empty(512, 1024, device=device)
     features, embedding = random(1024, 128), random(30522, 128) * 0.02
     targets = torch.randint(0, 30522, (1024,), device=device)
-    found: dict[str, Case] = {
+    cases: dict[str, Case] = {
         "heads, loss and gradients": {
             "ours": backward(lambda x: vocabulary_loss(x, embedding, targets), features),
             "torch": backward(
                 lambda x: F.cross_entropy((x @ embedding.T).float(), targets, reduction="sum"),
                 features,
             ),
-        },
+        }
     }
     if device.type == "cpu":
-        found["attention, dropout 0.1"] = {
+        cases["attention, dropout 0.1"] = {
             "ours": backward(lambda x: _Blockwise.apply(x, 0.1), packed),
             "torch": backward(lambda x: plain_attention(x, 0.1), packed),
         }
-        found["attention, no dropout"] = {
+        cases["attention, no dropout"] = {
             "ours": backward(lambda x: _Blockwise.apply(x, 1e-9), packed),
             "torch": backward(lambda x: plain_attention(x, 0.0), packed),
         }
-        found["dropout mask"] = {
+        cases["dropout mask"] = {
             "ours": lambda: keep_mask(0.1, 7, mask.shape, mask.dtype, device),
             "torch": lambda: mask.bernoulli_(0.9),
         }
-    return found | pieces_of_a_pair(device, dtype)
+    return cases | pieces_of_a_pair(device, dtype)
 
 
 def pieces_of_a_pair(device: torch.device, dtype: torch.dtype) -> dict[str, Case]:

@@ -62,9 +62,9 @@ def held_bytes(model: GPSTModel, batch: ContextBatch) -> int:
     before = living()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         output = model(batch)
-    held = {**saved, **living()}
+    storages = {**saved, **living()}
     del output
-    return sum(size for storage, size in held.items() if storage not in before)
+    return sum(size for storage, size in storages.items() if storage not in before)
 
 
 def main() -> None:
@@ -106,8 +106,9 @@ def main() -> None:
     print("scores    length   us a token   kB kept a token")
     median = {case: statistics.median(t) / args.tokens * 1e6 for case, t in times.items()}
     for (shape, length), us in median.items():
-        kept = memory.get((shape, length))
-        print(f"{shape:9} {length:6} {us:12.1f} {'' if kept is None else f'{kept / 1e3:12.1f}'}")
+        per_token = memory.get((shape, length))
+        shown = "" if per_token is None else f"{per_token / 1e3:12.1f}"
+        print(f"{shape:9} {length:6} {us:12.1f} {shown}")
     report = {
         "benchmark": "length",
         "config": args.config,

@@ -28,9 +28,13 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import bench_prep_peers as peers
 import pyarrow as pa
@@ -46,14 +50,14 @@ def load_documents(paths: list[Path], repeat: int) -> list[str]:
     """The text of files, cut at blank lines into documents of the size of a web page."""
     documents: list[str] = []
     for path in paths:
-        held, size = [], 0
+        blocks, size = [], 0
         for block in path.read_text(encoding="utf-8", errors="replace").split("\n\n"):
-            held.append(block)
+            blocks.append(block)
             size += len(block)
             if size > DOCUMENT_BYTES:
-                documents.append("\n\n".join(held))
-                held, size = [], 0
-        documents.append("\n\n".join(held))
+                documents.append("\n\n".join(blocks))
+                blocks, size = [], 0
+        documents.append("\n\n".join(blocks))
     return [d for d in documents if d.strip()] * repeat
 
 
@@ -103,70 +107,63 @@ def build(
 
 def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[str, float]:
     """CPU seconds of each step of a build in this process, all code warm."""
-    import data_prep.build.assemble as assemble
     import data_prep.build.build as whole
-    import data_prep.build.encode as encode
-    import data_prep.build.unit as unit
+    from data_prep.build import encode, unit
     from data_prep.build.job import BuildArguments
     from data_prep.sources.registry import get_source
 
-    spent: dict[str, float] = {}
+    spent: Counter[str] = Counter()
 
-    def timed(name: str, function: Callable) -> Callable:
+    def timed(step: str, function: Callable) -> Callable:
         def run(*arguments, **keywords):
             start = time.process_time()
             try:
                 return function(*arguments, **keywords)
             finally:
-                spent[name] = spent.get(name, 0.0) + time.process_time() - start
+                spent[step] += time.process_time() - start
 
         return run
 
-    def read(part, options, recorder):
-        batches = get_source(source).read(part, options, recorder)
-        advance = timed("read", lambda: next(batches, None))
-        while (batch := advance()) is not None:
-            yield batch
-
-    unit._encoder.cache_clear()
-    replaced = [(unit, "normalise", "clean"), (unit, "_hash_documents", "hash documents")]
-    replaced += [(encode.Encoder, "layout", "lay out"), (unit._UnitWriter, "write", "write units")]
-    replaced += [(unit._UnitWriter, "close", "write units"), (assemble, "HashingWriter", "")]
-    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    for owner, name, label in replaced[:-1]:
-        setattr(owner, name, timed(label, getattr(owner, name)))
-    kept.append((unit, "get_source", unit.get_source))
-    kept.append((whole, "write_shard", whole.write_shard))
-    kept.append((unit, "_encoder", unit._encoder))
-    whole.write_shard = timed("assemble and hash shards", whole.write_shard)
-
-    class Reader:
+    class TimedSource:
         """The source with a clock in its read."""
 
         def __getattr__(self, name):
-            return read if name == "read" else getattr(get_source(source), name)
+            return getattr(get_source(source), name)
 
-    unit.get_source = lambda name: Reader()
+        def read(self, *arguments):
+            batches = get_source(source).read(*arguments)
+            advance = timed("read", lambda: next(batches, None))
+            while (batch := advance()) is not None:
+                yield batch
+
     make_encoder = unit._encoder.__wrapped__
-    held = {}
 
-    def encoder(job):
-        if "it" not in held:
-            held["it"] = made = make_encoder(job)
-            made.segmenter.cut = timed("segment", made.segmenter.cut)
-            made.engine.encode = timed("encode", made.engine.encode)
-        return held["it"]
+    @cache
+    def timed_encoder(job):
+        encoder = make_encoder(job)
+        encoder.segmenter.cut = timed("segment", encoder.segmenter.cut)
+        encoder.engine.encode = timed("encode", encoder.engine.encode)
+        return encoder
 
-    unit._encoder = encoder
-    try:
+    steps = [
+        (unit, "clean_documents", "clean"),
+        (unit, "_hash_documents", "hash documents"),
+        (encode.Encoder, "layout", "lay out"),
+        (unit._UnitWriter, "write", "write units"),
+        (unit._UnitWriter, "close", "write units"),
+        (whole, "write_shard", "assemble and hash shards"),
+    ]
+    with ExitStack() as patches:
+        for owner, name, step in steps:
+            timed_step = timed(step, getattr(owner, name))
+            patches.enter_context(patch.object(owner, name, timed_step))
+        patches.enter_context(patch.object(unit, "get_source", lambda _: TimedSource()))
+        patches.enter_context(patch.object(unit, "_encoder", timed_encoder))
         shutil.rmtree(output, ignore_errors=True)
         start = time.process_time()
         whole.build([str(path)], tokenizer, output, BuildArguments(source))
         spent["all"] = time.process_time() - start
-    finally:
-        for owner, name, value in kept:
-            setattr(owner, name, value)
-    return {name: round(seconds, 3) for name, seconds in spent.items()}
+    return {step: round(seconds, 3) for step, seconds in spent.items()}
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict:

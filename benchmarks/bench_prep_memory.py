@@ -42,7 +42,7 @@ def permuted(documents: list[str], seed: int) -> list[str]:
     return [document.translate(table) for document in documents]
 
 
-def write_inputs(documents: list[str], wanted: float, folder: Path) -> dict[str, tuple[str, Path]]:
+def write_inputs(documents: list[str], target: float, folder: Path) -> dict[str, tuple[str, Path]]:
     """{name: (source, path)}; each holds the same text."""
     schema = pa.schema([("text", pa.large_string())])
     release = folder / "openwebtext"
@@ -53,7 +53,7 @@ def write_inputs(documents: list[str], wanted: float, folder: Path) -> dict[str,
         open(folder / "all.jsonl.zst", "wb") as file,
         zstandard.ZstdCompressor(3).stream_writer(file) as lines,
     ):
-        while size < wanted:
+        while size < target:
             texts = permuted(documents, number)
             table = pa.table({"text": pa.array(texts, pa.large_string())}, schema)
             parquet.write_table(table, row_group_size=2000)
@@ -89,8 +89,8 @@ def build(source: str, path: Path, tokenizer: Path, output: Path, workers: int) 
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
     lead = peaks.pop(process.pid)
     # Python's resource tracker is a child too.
-    own = sorted((mib for mib in peaks.values() if mib > 50), reverse=True)
-    return {"wall_s": round(time.perf_counter() - start, 1), "lead_mib": lead, "worker_mib": own}
+    others = sorted((mib for mib in peaks.values() if mib > 50), reverse=True)
+    return {"wall_s": round(time.perf_counter() - start, 1), "lead_mib": lead, "worker_mib": others}
 
 
 def _peak_mib(pid: int) -> int:
@@ -115,9 +115,9 @@ def main() -> None:
         inputs = write_inputs(load_documents(args.input, 1), args.gb * 1e9, folder)
         for kind, (source, path) in inputs.items():
             for workers in sorted({1, args.workers}) if kind == "parquet" else [args.workers]:
-                found = build(source, path, args.tokenizer, folder / "out", workers)
-                report[f"{kind}, {workers} workers"] = found
-                print(f"{kind:10} {workers} workers  {found}", flush=True)
+                measured = build(source, path, args.tokenizer, folder / "out", workers)
+                report[f"{kind}, {workers} workers"] = measured
+                print(f"{kind:10} {workers} workers  {measured}", flush=True)
     print(json.dumps(report))
 
 

@@ -37,8 +37,8 @@ def datasets_map_with_punkt(path: Path, tokenizer: Path) -> float:
     sentences, encoder = punkt.tokenizer_for("english"), load_tokenizer(tokenizer).reference()
 
     def encode(row: dict) -> dict:
-        found = [s for block in row["text"].split("\n\n") for s in sentences.tokenize(block)]
-        ids = [e.ids for e in encoder.encode_batch(found, add_special_tokens=False)]
+        texts = [s for block in row["text"].split("\n\n") for s in sentences.tokenize(block)]
+        ids = [e.ids for e in encoder.encode_batch(texts, add_special_tokens=False)]
         return {"ids": [i for s in ids for i in s], "lengths": [len(s) for s in ids]}
 
     with tempfile.TemporaryDirectory() as cache:

@@ -53,10 +53,10 @@ class Hypothesis:
 
 def cloned(history: History) -> History:
     """A hypothesis' own keys and values."""
-    own = copy.copy(history)
-    own.past = history.past.clone()
-    own.caches = [cache.clone() for cache in history.caches]
-    return own
+    copied = copy.copy(history)
+    copied.past = history.past.clone()
+    copied.caches = [cache.clone() for cache in history.caches]
+    return copied
 
 
 class PlainLoop:
@@ -94,15 +94,15 @@ class PlainLoop:
         generator = self.model.generator
         hidden = self._read(h)
         gen, comp = F.log_softmax(generator.type_logits(hidden), -1).flatten().tolist()
-        found = []
+        grown = []
         if len(h.stack) > 1:
-            found.append(self._grown(h, h.log_p + comp, COMP, h.tokens))
+            grown.append(self._grown(h, h.log_p + comp, COMP, h.tokens))
         if token is not None:
             tokens = cloned(h.tokens)
             features = generator.token_features(self._step(tokens, hidden))
             scores = F.log_softmax(features @ self.model.embedding.weight.T, -1).flatten()
-            found.append(self._grown(h, h.log_p + gen + float(scores[token]), token, tokens))
-        return found
+            grown.append(self._grown(h, h.log_p + gen + float(scores[token]), token, tokens))
+        return grown
 
     @torch.no_grad()
     def parse(self, sentence: list[int], beam: int) -> float:
@@ -112,20 +112,22 @@ class PlainLoop:
             History(generator.type_layers, 1, 1, weight),
             History(generator.token_layers, 1, 1, weight),
         )
-        kept = [Hypothesis(0.0, [], None, 0, *histories)]
+        hypotheses = [Hypothesis(0.0, [], None, 0, *histories)]
         for token in [*sentence, None]:
             done: list[Hypothesis] = []
-            active = kept
+            active = hypotheses
             while active:
                 pool = done + [new for h in active for new in self._expand(h, token)]
-                kept = sorted(pool, key=lambda h: -h.log_p)[:beam]
+                hypotheses = sorted(pool, key=lambda h: -h.log_p)[:beam]
                 # The last COMP of a sentence leaves one constituent: nothing more to do.
-                closes = [token is None and len(h.stack) == 2 for h in kept]
-                going = [h.pending == COMP and not c for h, c in zip(kept, closes, strict=True)]
-                active = [h for h, g in zip(kept, going, strict=True) if g]
-                done = [h for h, g in zip(kept, going, strict=True) if not g]
-            kept = done
-        return float(torch.logsumexp(torch.tensor([h.log_p for h in kept]), 0))
+                going = [
+                    h.pending == COMP and (token is not None or len(h.stack) != 2)
+                    for h in hypotheses
+                ]
+                active = [h for h, g in zip(hypotheses, going, strict=True) if g]
+                done = [h for h, g in zip(hypotheses, going, strict=True) if not g]
+            hypotheses = done
+        return float(torch.logsumexp(torch.tensor([h.log_p for h in hypotheses]), 0))
 
 
 def timed(function: Callable[[], object]) -> float:

@@ -29,11 +29,11 @@ Paragraph = tuple[str, list[int]]
 
 def load(path: Path) -> list[Paragraph]:
     """(text, ends of sentences in characters) of each paragraph."""
-    found: list[Paragraph] = []
+    paragraphs: list[Paragraph] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         for paragraph in json.loads(line)["paragraphs"]:
-            found.append((paragraph["text"], [end for _, end in paragraph["spans"]]))
-    return found
+            paragraphs.append((paragraph["text"], [end for _, end in paragraph["spans"]]))
+    return paragraphs
 
 
 def ends_of(segmenter: Segmenter, text: str) -> set[int]:
@@ -46,15 +46,16 @@ def ends_of(segmenter: Segmenter, text: str) -> set[int]:
 
 def score(segmenter: Segmenter, paragraphs: list[Paragraph]) -> dict[str, float]:
     """F1, precision and recall in percent; ``inner`` without the ends of paragraphs."""
-    counts = np.zeros((2, 3), np.int64)  # found and right, found, right; all and inner
+    counts = np.zeros((2, 3), np.int64)  # predicted and right, predicted, right; all and inner
     for text, gold in paragraphs:
-        found, right = ends_of(segmenter, text), set(gold)
+        predicted, right = ends_of(segmenter, text), set(gold)
         last = {max(right), len(text)}
         for row, skip in ((0, set()), (1, last)):
-            a, b = found - skip, right - skip
+            a, b = predicted - skip, right - skip
             counts[row] += len(a & b), len(a), len(b)
-    both, found, right = (counts.astype(float) + 1e-12).T
-    f1, precision, recall = 200 * both / (found + right), 100 * both / found, 100 * both / right
+    both, predicted, right = (counts.astype(float) + 1e-12).T
+    precision, recall = 100 * both / predicted, 100 * both / right
+    f1 = 200 * both / (predicted + right)
     return {
         "f1": round(f1[0], 2), "precision": round(precision[0], 2),
         "recall": round(recall[0], 2), "inner_f1": round(f1[1], 2),

@@ -67,8 +67,8 @@ def arithmetic_ratio(args: argparse.Namespace) -> float:
     batch = batch_of(args, args.repeat).to("cpu")
     with torch.no_grad():
         sizes = build_model(config)(batch, noise=1.0).sizes
-    own, theirs = batch_flops(config, batch, sizes), batch_flops(partner(config), batch, {})
-    return own.total / theirs.total
+    ours, theirs = batch_flops(config, batch, sizes), batch_flops(partner(config), batch, {})
+    return ours.total / theirs.total
 
 
 def arguments() -> argparse.Namespace:
@@ -96,8 +96,8 @@ def main() -> None:
     if args.memory_of:
         print_peak(args)
         return
-    own = "gpst_recomputed" if args.checkpointing else "gpst"
-    trainers = {"gpst": make_trainer(own, args), "gpt2": make_trainer("gpt2", args)}
+    kind = "gpst_recomputed" if args.checkpointing else "gpst"
+    trainers = {"gpst": make_trainer(kind, args), "gpt2": make_trainer("gpt2", args)}
     parts = Parts(trainers["gpst"].model, args.device)
     totals: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(args.repeat + 1):

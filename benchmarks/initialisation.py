@@ -118,8 +118,8 @@ def train(
             numbers = {"after": step + 1, "perplexity": round(measured.token_perplexity, 1)}
             numbers |= {name: round(value, 4) for name, value in measured.losses.items()}
             if treebank is not None and step + 1 == max(measure_at):
-                found = treebank.evaluate(model, World(find_placement({}), CPU, StopRequest()))
-                numbers |= {"f1": round(found["eval/f1"], 2)}
+                scores = treebank.evaluate(model, World(find_placement({}), CPU, StopRequest()))
+                numbers |= {"f1": round(scores["eval/f1"], 2)}
             yield numbers | {"seconds": round(time.process_time() - began, 1)}
 
 

@@ -62,7 +62,7 @@ class OutOfDateError(ValueError):
 
 def listed(entries: list[dict[str, str]], only: str) -> list[Mutant]:
     """The mutants that mutants.yaml lists for the files that match."""
-    found = []
+    mutants = []
     for entry in entries:
         if fnmatch(entry["file"], only):
             text = (ROOT / entry["file"]).read_text()
@@ -72,8 +72,8 @@ def listed(entries: list[dict[str, str]], only: str) -> list[Mutant]:
                     f"{entry['file']} has {entry['was']!r} {count} times, not once"
                 )
             start = text.index(entry["was"])
-            found.append(Mutant(entry["file"], entry["was"], entry["becomes"], start))
-    return found
+            mutants.append(Mutant(entry["file"], entry["was"], entry["becomes"], start))
+    return mutants
 
 
 # --- drawn mutants -----------------------------------------------------------------------------
@@ -104,10 +104,10 @@ def drawn(file: str) -> list[Mutant]:
         assert node.end_col_offset is not None
         return place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
 
-    found: list[Mutant] = []
+    mutants: list[Mutant] = []
 
     def replace(first: int, last: int, becomes: str) -> None:
-        found.append(Mutant(file, text[first:last], becomes, first))
+        mutants.append(Mutant(file, text[first:last], becomes, first))
 
     def operator(left: ast.expr, right: ast.expr, kind: type) -> None:
         was, becomes = _OTHER.get(kind, ("", ""))
@@ -136,7 +136,7 @@ def drawn(file: str) -> list[Mutant]:
             replace(*whole(node), "pass")  # a call for its effect
         elif isinstance(node, ast.AugAssign):
             replace(*whole(node), "pass")
-    return found
+    return mutants
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -172,8 +172,8 @@ class Tests:
 
     def of(self, file: str) -> list[str]:
         """The tests that answer for a file, quickest first."""
-        found = [names for pattern, names in self.tests.items() if fnmatch(file, pattern)]
-        return found[0] if found else []
+        matching = [names for pattern, names in self.tests.items() if fnmatch(file, pattern)]
+        return matching[0] if matching else []
 
     def failing(self, files: set[str]) -> list[str]:
         """Those of the tests for some files that fail on the code as it is; each runs once."""

@@ -124,8 +124,8 @@ def measure(name: str, num_contexts: int, length: int, steps: int) -> None:
         seconds.append(time.perf_counter() - began)
         flops = batch_flops(config, batch, output.sizes).total
         model.zero_grad(set_to_none=True)
-    own = sorted(seconds[1:])  # the first one compiles
-    median = own[len(own) // 2]
+    durations = sorted(seconds[1:])  # the first one compiles
+    median = durations[len(durations) // 2]
     row = {
         "model": name,
         "tokens": batch.num_tokens,
@@ -150,12 +150,12 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, default=1)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--steps", type=int, default=3)
-    given = parser.parse_args()
-    if given.measure:
-        measure(given.measure, given.contexts, given.length, given.steps)
+    args = parser.parse_args()
+    if args.measure:
+        measure(args.measure, args.contexts, args.length, args.steps)
         return
-    mfu = {"gpst": given.mfu_gpst, "gpt2": given.mfu_gpt2}
-    estimates(given.models, given.gpus, given.peak_tflops, mfu)
+    mfu = {"gpst": args.mfu_gpst, "gpt2": args.mfu_gpt2}
+    estimates(args.models, args.gpus, args.peak_tflops, mfu)
 
 
 def _models() -> list[Path]:

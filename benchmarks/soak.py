@@ -121,10 +121,10 @@ def disturb(run_dir: Path, overrides: list[str], between: list[float], chance: A
 
 def differences(whole: Path, torn: Path, num_steps: int) -> list[str]:
     """What is not equal, in words."""
-    found = []
+    differences = []
     first, second = (SavedState(list_checkpoints(p / "checkpoints")[-1]) for p in (whole, torn))
     if first.shapes != second.shapes or first.adam_step != second.adam_step:
-        found.append("parameters' names, shapes or Adam's steps")
+        differences.append("parameters' names, shapes or Adam's steps")
     for kind in (WEIGHT, *MOMENTS):
         differing = [
             name
@@ -132,16 +132,16 @@ def differences(whole: Path, torn: Path, num_steps: int) -> list[str]:
             if not torch.equal(first.whole(name, kind), second.whole(name, kind))
         ]
         if differing:
-            found.append(f"{kind} of {len(differing)} parameters, e.g. {differing[0]}")
+            differences.append(f"{kind} of {len(differing)} parameters, e.g. {differing[0]}")
     lines = [
         [{k: v for k, v in line.items() if k not in CHANGING} for line in read_metrics(p)]
         for p in (whole / "metrics.jsonl", torn / "metrics.jsonl")
     ]
     if lines[0] != lines[1]:
-        found.append("numbers in metrics.jsonl")
+        differences.append("numbers in metrics.jsonl")
     if sorted({line["step"] for line in lines[1]}) != list(range(1, num_steps + 1)):
-        found.append("steps in metrics.jsonl")
-    return found
+        differences.append("steps in metrics.jsonl")
+    return differences
 
 
 def main() -> None:

@@ -205,8 +205,8 @@ def inside_spans(
     model: GPSTModel, language: Language, trees: Sequence[GoldTree]
 ) -> list[list[tuple[int, int]]]:
     """Spans of the composition model's trees."""
-    found = model.induced_trees(one_by_one(language, trees).batch)
-    return [list(tree.internal_spans) for tree in found]
+    induced = model.induced_trees(one_by_one(language, trees).batch)
+    return [list(tree.internal_spans) for tree in induced]
 
 
 def search_f1(
@@ -221,12 +221,12 @@ def search_f1(
 
 
 def by_length_and_label(
-    language: Language, trees: Sequence[GoldTree], found: Sequence[list[tuple[int, int]]]
+    language: Language, trees: Sequence[GoldTree], predicted: Sequence[list[tuple[int, int]]]
 ) -> dict[str, dict[str, float | None]]:
     """F1 of sentences of at most so many words; share of each label's spans that were found."""
     labels = sorted({c.label for tree in trees for c in tree.constituents} - {"S"})
     lengths = range(language.shortest + 1, language.longest + 1, 2)
-    scores = score_trees(trees, found, lengths, labels)
+    scores = score_trees(trees, predicted, lengths, labels)
     return {"f1_by_length": scores.f1_by_length, "recall_by_label": scores.recall_by_label}
 
 

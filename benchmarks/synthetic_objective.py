@@ -58,7 +58,7 @@ def boundary_scores(spans: Iterable[Span], num_words: int) -> np.ndarray:
     return scores
 
 
-def given(trees: Trees, batches: int | None = None) -> PlanFor:
+def charts_of(trees: Trees, batches: int | None = None) -> PlanFor:
     """Charts of one tree a sentence, for so many batches; the model's own after that."""
     done = 0
 
@@ -119,18 +119,18 @@ def main() -> None:
     kinds = kinds_of_trees(first)
     for name in arguments.kinds:
         kind = kinds[name]
-        model, curve = train(fixed, arguments.seed, trees, plan_for=given(kind))
+        model, curve = train(fixed, arguments.seed, trees, plan_for=charts_of(kind))
         line = {
             "trees": name,
             "f1": round(score_trees(trees, [list(s) for s in kind(held_out)]).sentence_f1, 2),
-            **losses(model, held_out, given(kind)(model, held_out)),
+            **losses(model, held_out, charts_of(kind)(model, held_out)),
             "seconds": statistics.fmean(point["seconds"] for point in curve),
         }
         print(json.dumps(line), flush=True)
     if arguments.then_free:
         longer = replace(settings, steps=2 * arguments.steps, evaluate_every=50)
         model, curve = train(
-            longer, arguments.seed, trees, plan_for=given(kinds["grammar"], arguments.steps)
+            longer, arguments.seed, trees, plan_for=charts_of(kinds["grammar"], arguments.steps)
         )
         line = {"trees": "grammar, then free", **losses(model, held_out, None), "curve": curve}
         print(json.dumps(line), flush=True)

@@ -98,11 +98,7 @@ def toy_run(toy_dataset: Path) -> Callable[[Path], dict[str, Any]]:
     run = {
         "model": model,
         "data": {"path": str(toy_dataset), "context_tokens": 32},
-        "train": {
-            "num_steps": 8,
-            "global_batch_contexts": 8,
-            "micro_batch_contexts_per_rank": 2,
-        },
+        "train": {"num_steps": 8, "global_batch_contexts": 8, "micro_batch_contexts_per_rank": 2},
         "optim": {"learning_rate": 0.01, "parser_learning_rate": 0.02, "weight_decay": 0.1},
         "checkpoint": {"every_steps": 2, "keep_last": 3},
         "monitor": {"log_every_steps": 1},

@@ -18,10 +18,7 @@ RECORD = "trained_from.json"
 
 
 def training_identity(
-    source: str,
-    options: SourceOptions,
-    files: Collection[InputFile],
-    training: dict[str, Any],
+    source: str, options: SourceOptions, files: Collection[InputFile], training: dict[str, Any]
 ) -> dict[str, Any]:
     """What makes two vocabularies the same: flat, so that a difference can be named.
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from data_prep.segment.abbreviations import word_table
-from data_prep.segment.rules import (
-    CLOSER,
-    DIGIT,
-    LOWER,
-    OPENER,
-    SPACE,
-    STOP,
-    UPPER,
-    cut_documents,
-)
+from data_prep.segment.rules import cut_documents
+from data_prep.segment.scan import CLOSER, DIGIT, LOWER, OPENER, SPACE, STOP, UPPER
 
 VERSION = 1
 
@@ -24,7 +16,7 @@ def _byte_classes() -> np.ndarray:
     groups = ((SPACE, b" \t\n\r"), (STOP, b".!?"), (CLOSER, b")]}"), (OPENER, b"([{"))
     for group, members in groups:
         table[list(members)] = group
-    table[list(b"\"'*_`")] = CLOSER  # these open as well: see _next_kind
+    table[list(b"\"'*_`")] = CLOSER  # these open as well: see next_word
     table[ord("A") : ord("Z") + 1] = UPPER
     table[ord("a") : ord("z") + 1] = LOWER
     table[ord("0") : ord("9") + 1] = DIGIT

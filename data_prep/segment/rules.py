@@ -9,98 +9,26 @@ from __future__ import annotations
 import numpy as np
 
 from data_prep.segment.abbreviations import LATIN, MAYBE, NUMBERED, TITLE, look_up
+from data_prep.segment.scan import (
+    CLOSER,
+    DIGIT,
+    LOWER,
+    NOTHING,
+    OPENER,
+    SPACE,
+    STOP,
+    UPPER,
+    is_ellipsis,
+    kind_of_letter,
+    next_word,
+    skip_stops,
+)
 from gpst.jit.compiled import compiled
 
 LONGEST_WORD = 24  # bytes looked at before a stop, so that a scan back is bounded
-
-# classes of bytes
-OTHER, SPACE, STOP, UPPER, LOWER, DIGIT, CLOSER, OPENER = range(8)
-NOTHING = 8  # in place of a class: the document ends here
 # wrapped text: a line of this length (bytes) without a stop probably goes on in the next one
 WRAP_MIN, WRAP_MAX = 50, 120
 BLOCK = 32  # bytes looked at at a time
-
-
-@compiled
-def _quote_length(data, i, end):
-    """Bytes of a typographic quote at i, or 0."""
-    if i + 2 < end and data[i] == 0xE2 and data[i + 1] == 0x80 and 0x98 <= data[i + 2] <= 0x9F:
-        return 3
-    if i + 1 < end and data[i] == 0xC2 and (data[i + 1] == 0xAB or data[i + 1] == 0xBB):
-        return 2
-    return 0
-
-
-@compiled
-def _is_ellipsis(data, i, end):
-    return data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0xA6
-
-
-@compiled
-def _skip_stops(data, i, end, classes):
-    """(end of the stops and closers from i, number of dots, has ! or ?, has a closer)."""
-    dots, strong, closed = 0, False, False
-    while i < end:
-        byte = data[i]
-        kind = classes[byte]
-        if kind == STOP:
-            if byte == 46:
-                dots += 1
-            else:
-                strong = True
-            i += 1
-        elif kind == CLOSER:
-            closed = True
-            i += 1
-        elif kind == SPACE and i + 1 < end and data[i + 1] == 46 and data[i - 1] == 46:
-            i += 1  # an ellipsis with spaces: ". . ."
-        elif _is_ellipsis(data, i, end):
-            dots += 3
-            i += 3
-        else:
-            length = _quote_length(data, i, end) if byte >= 0x80 else 0
-            if length == 0:
-                break
-            closed = True
-            i += length
-    return i, dots, strong, closed
-
-
-@compiled
-def _kind_of_letter(data, i, end, classes):
-    """Kind of what begins at i: an ASCII or Latin-1 or Greek or Cyrillic letter, a digit, other."""
-    kind = classes[data[i]]
-    if kind in (UPPER, LOWER, DIGIT):
-        return kind
-    if i + 1 < end:
-        lead, second = data[i], data[i + 1]
-        if lead == 0xC3:
-            return UPPER if second < 0x9F else LOWER
-        if (lead == 0xCE and second >= 0x91 and second <= 0xA9) or (lead == 0xD0 and second < 0xB0):
-            return UPPER
-        if lead == 0xCE or lead == 0xCF or lead == 0xD0 or lead == 0xD1:
-            return LOWER
-    return OTHER
-
-
-@compiled
-def _next_word(data, i, end, classes):
-    """(kind, first letter's place, an opening quote or bracket stands before) after white space."""
-    opened = False
-    while i < end:
-        byte = data[i]
-        kind = classes[byte]
-        if kind == SPACE:
-            i += 1
-        elif kind in (OPENER, CLOSER):
-            opened = True
-            i += 1
-        elif byte >= 0x80 and _quote_length(data, i, end) > 0:
-            opened = True
-            i += _quote_length(data, i, end)
-        else:
-            return _kind_of_letter(data, i, end, classes), i, opened
-    return NOTHING, i, opened
 
 
 @compiled
@@ -166,7 +94,7 @@ def _is_list_number(data, start, first, stop, classes):
 @compiled
 def _dot_ends(data, start, stop, after, end, closed, classes, table):
     """Whether a single stop at ``stop``, with white space at ``after``, ends a sentence."""
-    kind, place, opened = _next_word(data, after, end, classes)
+    kind, place, opened = next_word(data, after, end, classes)
     if kind == NOTHING:
         return True
     if data[place] in (44, 58, 59):  # , : ; cannot start a sentence (smileys neither)
@@ -205,7 +133,7 @@ def _is_acronym(data, first, stop, classes):
 @compiled
 def _run_ends(data, dots, strong, closed, after, end, classes):
     """Whether a run with ! or ?, or an ellipsis, ends a sentence."""
-    kind, place, _ = _next_word(data, after, end, classes)
+    kind, place, _ = next_word(data, after, end, classes)
     if kind == NOTHING:
         return True
     if data[place] in (44, 58, 59):  # , : ; cannot start a sentence (smileys neither)
@@ -229,7 +157,7 @@ def _line_ends(data, line, i, end, classes):
         j += 1
     if j >= end:
         return False
-    kind = _kind_of_letter(data, j, end, classes)
+    kind = kind_of_letter(data, j, end, classes)
     if kind == LOWER:
         return False
     length = i - line
@@ -296,8 +224,8 @@ def cut_document(data, start, end, out, count, classes, table):
                 seen = False
             i += 1
             line = i
-        elif classes[data[i]] == STOP or _is_ellipsis(data, i, end):
-            after, dots, strong, closed = _skip_stops(data, i, end, classes)
+        elif classes[data[i]] == STOP or is_ellipsis(data, i, end):
+            after, dots, strong, closed = skip_stops(data, i, end, classes)
             if _stop_ends(data, last, i, after, dots, strong, closed, end, classes, table):
                 out[count] = last = after
                 count += 1

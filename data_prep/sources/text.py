@@ -11,11 +11,7 @@ from data_prep.sources.blank_lines import BLANK_LINE_ENDS, find_blocks
 from data_prep.sources.long_documents import cut_while_reading
 from data_prep.sources.opening import open_text
 from data_prep.sources.options import SourceOptions
-from data_prep.sources.ranges import (
-    range_parts,
-    read_records,
-    stream_pieces,
-)
+from data_prep.sources.ranges import range_parts, read_records, stream_pieces
 from data_prep.sources.streams import (
     CHUNK,
     COMPRESSED,

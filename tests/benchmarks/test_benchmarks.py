@@ -26,7 +26,7 @@ NAMES = ["bench_step", "bench_plan", pytest.param("bench_length", marks=pytest.m
 def test_it_runs_and_ends_with_a_line_of_json(name: str) -> None:
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", *COMMANDS[name].split()],
-        cwd=HOME, capture_output=True, text=True, check=False,
+        cwd=HOME, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -63,7 +63,7 @@ def test_the_costs_in_the_docs_are_those_counted() -> None:
     names = {"gpst_small": "gpst small", "gpst_medium": "gpst medium", "gpt2_small": "gpt2 small"}
     done = subprocess.run(
         [sys.executable, "benchmarks/reproduction_cost.py", "--models", *names],
-        cwd=HOME, capture_output=True, text=True, check=False,
+        cwd=HOME, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -19,7 +19,7 @@ from benchmarks.synthetic_grammar import (
 )
 from benchmarks.synthetic_languages import LANGUAGES, phrases
 from benchmarks.synthetic_neighbours import Neighbours, split_at_lowest
-from benchmarks.synthetic_objective import boundary_scores, given
+from benchmarks.synthetic_objective import boundary_scores, charts_of
 from pipeline.evaluate.grammar_induction.baselines import baseline_scores, best_binary
 from pipeline.evaluate.grammar_induction.f1 import score_trees
 from pipeline.treebank import GoldTree
@@ -97,7 +97,7 @@ def test_a_chart_of_given_trees_holds_nothing_else() -> None:
     sentences = one_by_one(language, language.held_out(20))
     model = make_model(Settings(language="clauses", window=1), language)
 
-    layout = given(lambda s: [best_binary(tree) for tree in s.trees])(model, sentences)
+    layout = charts_of(lambda s: [best_binary(tree) for tree in s.trees])(model, sentences)
 
     assert layout is not None
     starts = np.cumsum([0, *(len(tree.words) for tree in sentences.trees)])

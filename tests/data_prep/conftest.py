@@ -99,7 +99,7 @@ def build_closed(
         found = subprocess.run(
             [*(("setpriv", rights) if os.geteuid() == 0 else ()),
              *build_command(corpus, bpe_path, tmp_path / "out", 1)],
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True,
         )  # fmt: skip
         return found.returncode, found.stdout, found.stderr
 

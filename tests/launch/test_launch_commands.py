@@ -1,6 +1,7 @@
 """The commands on exported models, started as a user starts them, from another folder."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,7 @@ LAUNCH = Path(__file__).resolve().parents[2] / "launch"
     ("script", "arguments", "code", "message"),
     [
         ("parse", ["--model", "nowhere"], 2, "parse: model nowhere does not exist"),
-        ("generate", ["--model", "nowhere"], 2, "generate: model nowhere does not exist"),
-        ("surprisal", ["--model", "nowhere"], 2, "model nowhere does not exist"),
         ("evaluate", ["prplexity"], 2, "task 'prplexity' does not exist"),
-        ("evaluate", ["perplexity", "--model", "x"], 2, "--data"),
         ("convert", ["to-hf", "nowhere", "out"], 3, "no checkpoint in nowhere"),
         ("finetune", ["--print-config"], 2, "finetune: command line: --config is missing"),
     ],
@@ -31,6 +29,23 @@ def test_faults_are_one_line(tmp_path, script, arguments, code, message):
     assert message in found.stderr.splitlines()[-1]
     assert "Traceback" not in found.stderr
     assert found.stdout == ""
+
+
+MODULES = {"evaluate": "evaluate", "convert": "convert"}
+MODULES |= {name: f"model_commands {name}" for name in ("parse", "generate", "surprisal")}
+
+
+@pytest.mark.parametrize(("script", "module"), MODULES.items())
+def test_scripts_hand_over_their_arguments(tmp_path, script, module):
+    """The Python of a checkout's .venv; this one only says how it was started."""
+    launch, programs = tmp_path / "launch", tmp_path / ".venv" / "bin"
+    launch.mkdir()
+    programs.mkdir(parents=True)
+    shutil.copy(LAUNCH / f"{script}.sh", launch)
+    (programs / "python").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (programs / "python").chmod(0o755)
+    said = subprocess.check_output(["bash", launch / f"{script}.sh", "a b", "--c"], text=True)
+    assert said == f"-m|pipeline.cli.{module.replace(' ', '|')}|a b|--c|"
 
 
 def test_scripts_are_short_and_executable():

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,6 @@ def test_mpirun_starts_ranks(clean_environment, toy_config, tmp_path):
         capture_output=True,
         text=True,
         timeout=600,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done: 3 steps") == 1
@@ -96,34 +96,61 @@ def slurm(clean_environment, tmp_path):
     return clean_environment | own | {"SLURM_SUBMIT_DIR": str(ROOT)}, log
 
 
-@pytest.mark.parametrize(
-    ("array", "job"),
-    [({}, "77"), ({"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"}, "77_3")],
-    ids=["job", "task of an array"],
-)
 def test_the_slurm_job_saves_and_requeues_when_its_time_is_up(
-    signalled, slurm, toy_config, tmp_path, array, job
+    signalled, slurm, toy_config, tmp_path
 ):
     environ, log = slurm
-    environ |= array
     overrides = ["train.num_steps=100000", "checkpoint.every_steps=null"]
     command = ["bash", SBATCH, toy_config, *overrides]
     code, out, err = signalled(signal.SIGUSR1, command, environ)
     assert code == 0, out + err
     assert "stopped by SIGUSR1" in out
-    assert log.read_text() == f"requeue {job}\n"
+    assert log.read_text() == "requeue 77\n"
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
 
-def test_a_job_that_cannot_be_requeued_has_failed(signalled, slurm, toy_config, tmp_path):
+SLEEPING_SRUN = """\
+#!/usr/bin/env bash
+trap 'exit 0' USR1
+sleep 0.2  # the job knows its process by then
+touch "$STARTED"
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def job_without_ranks(slurm, tmp_path):
+    """job_without_ranks(**variables) -> (exit code, stderr) of a job whose time is up."""
+    (tmp_path / "bin" / "srun").write_text(SLEEPING_SRUN)
+    started = tmp_path / "started"
+
+    def run(**variables: str) -> tuple[int, str]:
+        environ = slurm[0] | variables | {"STARTED": str(started)}
+        job = subprocess.Popen(
+            ["bash", SBATCH, "run.yaml"], env=environ, stderr=subprocess.PIPE, text=True
+        )
+        while not started.exists():
+            assert job.poll() is None
+            time.sleep(0.02)
+        job.send_signal(signal.SIGUSR1)
+        _, err = job.communicate(timeout=60)
+        return job.returncode, err
+
+    return run
+
+
+def test_a_task_of_an_array_is_requeued_alone(job_without_ranks, slurm):
+    task = {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"}
+    assert job_without_ranks(**task) == (0, "")
+    assert slurm[1].read_text() == "requeue 77_3\n"
+
+
+def test_a_job_that_cannot_be_requeued_has_failed(job_without_ranks, tmp_path):
     """Not done: nobody would look after a job that Slurm calls COMPLETED."""
-    environ, _ = slurm
     (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho disabled >&2\nexit 1\n")
-    overrides = ["train.num_steps=100000", "checkpoint.every_steps=null"]
-    code, out, err = signalled(signal.SIGUSR1, ["bash", SBATCH, toy_config, *overrides], environ)
-    assert code == 1, out + err
+    code, err = job_without_ranks()
+    assert code == 1, err
     assert "job 77 could not be requeued; the run is saved: submit it again" in err
-    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
 
 def test_the_slurm_job_is_not_requeued_for_a_mistake(slurm, toy_config):
@@ -134,14 +161,11 @@ def test_the_slurm_job_is_not_requeued_for_a_mistake(slurm, toy_config):
         capture_output=True,
         text=True,
         timeout=600,
-        check=False,
     )
     assert done.returncode == 2
     assert "did you mean train.num_steps?" in done.stderr
     assert not log.exists()
-    done = subprocess.run(
-        ["bash", SBATCH], env=environ, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash", SBATCH], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 

@@ -33,7 +33,6 @@ def run(environ, tmp_path):
             capture_output=True,
             text=True,
             timeout=600,
-            check=False,
         )
 
     return start
@@ -52,6 +51,7 @@ def test_deepspeed_starts_the_script_literally(run, toy_config, tmp_path, free_p
     assert len(list(shards)) == 2  # it ran on two ranks
 
 
+@pytest.mark.slow  # test_bash_ends_with_the_one_line_of_ranks_that_refuse
 @pytest.mark.dist
 def test_deepspeed_ends_with_the_code_and_the_line_of_a_user_error(run, toy_config, free_port):
     done = run("deepspeed", port(free_port), PRETRAIN, "--config", toy_config, "train.num_stepz=2")
@@ -86,31 +86,32 @@ INTERACTIVE = {
     ],
     ids=["srun --pty", "of two tasks", "with PMI", "one task"],
 )
-def test_bash_starts_deepspeed_in_a_shell_of_slurm(run, environ, toy_config, tmp_path, variables):
-    """A deepspeed that only says that it was started."""
-    stand_in = tmp_path / "bin" / "deepspeed"
-    stand_in.parent.mkdir()
-    stand_in.write_text('#!/bin/sh\necho "deepspeed, LOCAL_SIZE $LOCAL_SIZE"\n')
-    stand_in.chmod(0o755)
-    path = {"PATH": f"{stand_in.parent}{os.pathsep}{environ['PATH']}"}
-    done = run("bash", PRETRAIN, "--config", toy_config, **path, **variables)
+def test_bash_starts_deepspeed_in_a_shell_of_slurm(run, stand_in, toy_config, variables):
+    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in(SAY), **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "deepspeed, LOCAL_SIZE 2\n"
+    assert done.stdout.endswith(", LOCAL_SIZE 2\n")
+
+
+SAY = 'echo "$@, LOCAL_SIZE $LOCAL_SIZE"'
 
 
 @pytest.fixture
 def stand_in(environ, tmp_path):
-    """The PATH of a deepspeed that only says how it was started."""
-    program = tmp_path / "bin" / "deepspeed"
-    program.parent.mkdir()
-    program.write_text('#!/bin/sh\necho "$@"\n')
-    program.chmod(0o755)
-    return {"PATH": f"{program.parent}{os.pathsep}{environ['PATH']}"}
+    """stand_in(shell script) -> the PATH of a deepspeed that does only this."""
+
+    def make(script: str) -> dict[str, str]:
+        program = tmp_path / "bin" / "deepspeed"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return {"PATH": f"{program.parent}{os.pathsep}{environ['PATH']}"}
+
+    return make
 
 
 def test_address_and_port_reach_deepspeed_which_reads_no_variables(run, stand_in, toy_config):
     where = {"MASTER_PORT": "29517", "MASTER_ADDR": "10.0.0.1", "DEEPSPEED_ARGS": "--no_ssh"}
-    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in, **where)
+    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in(SAY), **where)
     options = "--master_addr 10.0.0.1 --master_port 29517 --no_ssh"
     assert done.stdout.startswith(f"--log_level critical {options} {PRETRAIN} --config"), done
 
@@ -118,9 +119,11 @@ def test_address_and_port_reach_deepspeed_which_reads_no_variables(run, stand_in
 def test_bash_starts_all_ranks_of_a_lone_pod_and_none_of_several(run, stand_in, toy_config):
     """Kubeflow and its like set RANK and WORLD_SIZE, which count pods."""
     pod = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "23456"}
-    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in, **pod)
+    start = ("bash", PRETRAIN, "--config", toy_config)
+    pod |= stand_in(SAY)
+    done = run(*start, **pod)
     assert done.stdout.startswith("--log_level critical "), done
-    done = run("bash", PRETRAIN, "--config", toy_config, **stand_in, **pod | {"WORLD_SIZE": "2"})
+    done = run(*start, **pod | {"WORLD_SIZE": "2"})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     assert "WORLD_SIZE=2 are set and LOCAL_RANK is not" in done.stderr
 
@@ -194,16 +197,12 @@ def test_bash_starts_deepspeed_and_passes_signals_on(
     ],
 )
 def test_a_stop_before_there_are_ranks_is_one_line(
-    toy_config, tmp_path, environ, number, code, line
+    toy_config, tmp_path, environ, stand_in, number, code, line
 ):
     """A deepspeed that starts no rank; Ctrl-C goes to the whole process group of the terminal."""
-    stand_in = tmp_path / "bin" / "deepspeed"
-    stand_in.parent.mkdir()
-    stand_in.write_text("#!/bin/sh\ntouch started\nsleep 60 & wait\n")
-    stand_in.chmod(0o755)
-    path = f"{stand_in.parent}{os.pathsep}{environ['PATH']}"
+    waiting = environ | stand_in("touch started\nsleep 60 & wait")
     with subprocess.Popen(
-        ["bash", PRETRAIN, "--config", str(toy_config)], cwd=tmp_path, env=environ | {"PATH": path},
+        ["bash", PRETRAIN, "--config", str(toy_config)], cwd=tmp_path, env=waiting,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         while not (tmp_path / "started").exists():
@@ -245,6 +244,7 @@ def test_python_starts_one_rank(run, environ, toy_config):
     assert "x 1 rank)" in done.stdout
 
 
+@pytest.mark.slow  # tests/pipeline/cost/test_memory.py: the same in this process
 def test_dry_run_plans_for_8_a100_without_data(run, environ):
     del environ["LOCAL_SIZE"]
     config = PRETRAIN.parents[1] / "configs" / "run" / "gpst_small_openwebtext.yaml"

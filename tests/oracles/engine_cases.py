@@ -1,4 +1,4 @@
-"""ZeRO stages, ranks and what they follow: the cases of test_pipe_engine.py."""
+"""ZeRO stages, ranks and what they follow: the cases of tests/pipeline/engine/test_engine.py."""
 
 from __future__ import annotations
 
@@ -62,16 +62,7 @@ def following(before: str, stage: int, ranks: int = 2) -> tuple[str, Case]:
     return f"{before}-then-{stage}-on-{ranks}", Case(stage, ranks, overrides, before)
 
 
-RESUMED = dict(
-    following(*case)
-    for case in [
-        ("1", 1),
-        ("3", 3),
-        ("0", 2, 1),
-        ("3", 0, 1),
-        ("bf16-3", 1, 1),
-    ]
-)
+RESUMED = dict(following(*case) for case in (("3", 3), ("0", 2, 1), ("3", 0, 1), ("bf16-3", 1, 1)))
 SLOW_RESUMED = {
     name: case
     for name, case in (

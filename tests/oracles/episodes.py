@@ -18,7 +18,7 @@ def python(script: list[str], timeout_s: float = 600) -> str:
     done = subprocess.run(
         [sys.executable, *script],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=timeout_s, check=False,
+        capture_output=True, text=True, timeout=timeout_s,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

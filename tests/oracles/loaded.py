@@ -9,18 +9,16 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed  # noqa: F401
-import torch
-import torch._dynamo  # the first optimizer of a process imports it
-import torch.utils.tensorboard
 
 from gpst.model.build import build_model
+from gpst.model.losses import total_loss
 from pipeline.config.run import load_config
 from pipeline.train import pretrain  # noqa: F401
 from pipeline.train.preflight import check_run
 
 
 def warm_up(config: str) -> None:
-    """Makes a forward pass of a run's model: its kernels are compiled or read from their cache."""
+    """A forward and backward pass of a run's model compiles its kernels or reads their cache."""
     checked = check_run(load_config(config), 1)
-    with torch.no_grad():
-        build_model(checked.config.model)(checked.source.batch([0]))
+    batch = checked.source.batch([0])
+    total_loss(build_model(checked.config.model)(batch).losses, batch.counts).backward()

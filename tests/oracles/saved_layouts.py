@@ -94,10 +94,7 @@ def write_stage_3(folder: Path) -> None:
         {"param_shapes": [dict(SHAPES)], "shared_params": None},
         folder / "zero_pp_rank_0_mp_rank_00_model_states.pt",
     )
-    ranks = [
-        ([("a", 0, 3), ("b", 0, 1)], 0, [("c", 0, 3)]),
-        ([("a", 3, 2)], 2, [("c", 3, 3)]),
-    ]
+    ranks = [([("a", 0, 3), ("b", 0, 1)], 0, [("c", 0, 3)]), ([("a", 3, 2)], 2, [("c", 3, 3)])]
     for rank, (first, padding, second) in enumerate(ranks):
         state = {
             "fp32_flat_groups": [flat_of(first, WEIGHT, padding), flat_of(second, WEIGHT)],

@@ -44,10 +44,7 @@ AGREEMENT = suite(
 )
 PATHS = suite(
     "npz_obj",
-    [
-        "[(4;%plain%) > (4;%comma%)] & [(2;%comma%) = 3]",
-        "(*;%plain%) = 12",
-    ],
+    ["[(4;%plain%) > (4;%comma%)] & [(2;%comma%) = 3]", "(*;%plain%) = 12"],
     [
         {"plain": ["As he ", "", " ran", "fell"], "comma": ["As he ", ",", " ran", "fell ."]},
         {"plain": ["As he he", "", " ran", "is"], "comma": ["As he he", ",", " ran", "am ."]},

@@ -58,33 +58,36 @@ def byte_bpe() -> Callable[..., Tokenizer]:
     return make_byte_bpe
 
 
+TINY = {"hidden_dim": 16, "num_heads": 2, "ffn_dim": 16}
+
+
+def scaled_model(config: GPSTConfig | GPT2Config, factor: float, seed: int = 0) -> nn.Module:
+    """A model with larger matrices than a new one has."""
+    torch.manual_seed(seed)
+    model = build_model(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(factor)
+    return model.eval()
+
+
 @pytest.fixture(scope="session")
 def tiny_gpst() -> Callable[..., nn.Module]:
     """tiny_gpst(vocab_size): a GPST whose predictions are far from uniform."""
 
     def make(vocab_size: int, seed: int = 0, max_context_tokens: int = 64) -> nn.Module:
-        torch.manual_seed(seed)
-        model = build_model(
-            GPSTConfig(
-                vocab_size=vocab_size,
-                bos_token_id=0,
-                max_context_tokens=max_context_tokens,
-                hidden_dim=16,
-                num_heads=2,
-                ffn_dim=16,
-                num_type_layers=1,
-                num_token_layers=1,
-                composition=CompositionConfig(
-                    dim=8, num_heads=2, ffn_dim=8, num_layers=1, score_dim=8
-                ),
-                parser=ParserConfig(dim=8, num_heads=2, ffn_dim=8, num_layers=1),
-            )
+        config = GPSTConfig(
+            vocab_size=vocab_size,
+            bos_token_id=0,
+            max_context_tokens=max_context_tokens,
+            **TINY,
+            num_type_layers=1,
+            num_token_layers=1,
+            composition=CompositionConfig(dim=8, num_heads=2, ffn_dim=8, num_layers=1, score_dim=8),
+            parser=ParserConfig(dim=8, num_heads=2, ffn_dim=8, num_layers=1),
         )
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim >= 2:
-                    parameter.mul_(3.0)
-        return model.eval()
+        return scaled_model(config, 3.0, seed)
 
     return make
 
@@ -94,22 +97,8 @@ def tiny_gpt2() -> Callable[..., nn.Module]:
     """tiny_gpt2(vocab_size): a GPT-2 baseline whose predictions are far from uniform."""
 
     def make(vocab_size: int, max_context_tokens: int = 64) -> nn.Module:
-        torch.manual_seed(0)
-        config = GPT2Config(
-            vocab_size=vocab_size,
-            bos_token_id=0,
-            max_context_tokens=max_context_tokens,
-            hidden_dim=16,
-            num_heads=2,
-            ffn_dim=16,
-            num_layers=2,
-        )
-        model = build_model(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim >= 2:
-                    parameter.mul_(10.0)
-        return model.eval()
+        config = GPT2Config(vocab_size, 0, max_context_tokens, **TINY, num_layers=2)
+        return scaled_model(config, 10.0)
 
     return make
 
@@ -149,7 +138,6 @@ def finetune(
             capture_output=True,
             text=True,
             timeout=300,
-            check=False,
         )
 
     return run

@@ -125,7 +125,7 @@ end_process(int(sys.argv[2]))
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_end_of_a_process_has_its_code_whatever_comes_in_the_teardown(code):
     command = [sys.executable, "-c", ENDING, str(ROOT), str(code)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "unflushed threads end\nhandlers run\n")
 
 

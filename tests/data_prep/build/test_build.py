@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from decoded import document_texts
 
+from data_prep.__main__ import main
 from data_prep.build import progress
 from data_prep.build.build import BuildOptions, build
 from data_prep.build.job import BuildArguments
@@ -116,14 +117,6 @@ def test_a_failed_build_goes_on(tmp_path, corpus, bpe_path, monkeypatch, same_fi
     assert same_files(tmp_path / "out", expected.path)
 
 
-def command(corpus, tokenizer, output, workers=1, *more):
-    return [
-        sys.executable, "-m", "data_prep", "build", "--source", "text", "--input", str(corpus),
-        "--tokenizer", str(tokenizer), "--output", str(output), "--workers", str(workers),
-        "--validation-fraction", "0.1", "--unit-mib", "0.01", *more,
-    ]  # fmt: skip
-
-
 @pytest.fixture
 def larger_corpus(tmp_path):
     """Some 0.5 MB in 40 files: 40 units, most of them larger than 10 kB."""
@@ -135,12 +128,16 @@ def larger_corpus(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files, how):
+@pytest.mark.parametrize(
+    "how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, build_command, same_files, how):
+    def command(output, workers):
+        more = ("--validation-fraction", "0.1", "--unit-mib", "0.01")
+        return build_command(larger_corpus, bpe_path, output, workers, *more)
+
     output = tmp_path / "out"
-    process = subprocess.Popen(
-        command(larger_corpus, bpe_path, output, 2), stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command(output, 2), stderr=subprocess.PIPE, text=True)
     units = output / ".work" / "units"
     limit = time.monotonic() + 60
     while len(list(units.glob("*.done"))) < 3 and time.monotonic() < limit:
@@ -151,10 +148,8 @@ def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, same_files, how
     assert not (output / "manifest.json").exists()
     assert "run the same command again" in error
     assert "Traceback" not in error
-    subprocess.run(command(larger_corpus, bpe_path, output, 1), check=True, capture_output=True)
-    subprocess.run(
-        command(larger_corpus, bpe_path, tmp_path / "whole", 1), check=True, capture_output=True
-    )
+    for folder in (output, tmp_path / "whole"):
+        assert main(command(folder, 1)[3:]) == 0
     assert same_files(output, tmp_path / "whole")
 
 

@@ -34,18 +34,20 @@ from data_prep.tokenizer.load import load_tokenizer
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.0, unit_bytes=700)
 
 
+def mounted(folder, options):
+    """A fixture's file system in memory, with these options of mount."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)  # a worker may still look at it
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)  # a worker may still look at it
+    yield from mounted(tmp_path / "small", "size=1m")
 
 
 def test_full_disk(tmp_path, bpe_path, small_disk, monkeypatch):
@@ -95,19 +97,12 @@ class _Usage:
 def locked_folder(tmp_path):
     """A folder that nobody may write to, not even root."""
     folder = tmp_path / "locked"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        folder.chmod(0o500)
-        yield folder
-        folder.chmod(0o700)
+    if os.geteuid() == 0:
+        yield from mounted(folder, "ro")
         return
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("root may write everywhere, and nothing can be mounted here")
+    folder.mkdir(0o500)
     yield folder
-    subprocess.run(["umount", "-l", folder], check=True)  # a worker may still look at it
+    folder.chmod(0o700)
 
 
 def test_no_write_permission(locked_folder, corpus, bpe_path):

@@ -42,7 +42,10 @@ def test_text_streams_and_an_interruption_is_one_line(tmp_path, make_export, sta
     assert len(out) < 20_000
 
 
-@pytest.mark.parametrize("command", ["parse", "surprisal", "generate"])
+SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in ("surprisal", "generate"))
+
+
+@pytest.mark.parametrize("command", ["parse", *SLOW])
 def test_a_reader_that_has_seen_enough_is_no_failure(exported, tmp_path, start, command):
     (tmp_path / "in.txt").write_text("The old man sailed.\n" * 40)
     given = ["--prompt", "The man"] if command == "generate" else ["in.txt", "--quiet"]

@@ -121,7 +121,7 @@ def test_the_command_runs_and_says_what_is_missing(exported, tmp_path):
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code, *given],
             cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)},
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == expected
 

@@ -104,17 +104,16 @@ def test_gelu_from_end_to_end(monkeypatch, kernels: str) -> None:
     torch.testing.assert_close(slope.double(), expected_slope, atol=5e-7, rtol=0)
 
 
-@pytest.mark.parametrize("kernels", ["triton", "numba"])
+QUICK = [("triton", 1, 0.7, False, 0.0), ("triton", 2, 0.7, True, 0.2)]
+QUICK += [("numba", 1, 0.7, False, 0.0), ("numba", 2, 0.7, True, 0.2)]
+QUICK += [("numba", 1, 1.0, True, 0.2), ("numba", 2, 1.0, False, 0.2)]
+LONG = [("triton", 1, 1.0, True, 0.2), ("triton", 2, 1.0, False, 0.2)]
+LONG += [(name, 3, *rest) for name in HOMES for rest in ((1.0, False, 0.0), (0.7, False, 0.2))]
+
+
 @pytest.mark.parametrize(
-    ("window", "temperature", "recompute", "dropout"),
-    [
-        (1, 1.0, True, 0.2),
-        (1, 0.7, False, 0.0),
-        (2, 1.0, False, 0.2),
-        (2, 0.7, True, 0.2),
-        pytest.param(3, 1.0, False, 0.0, marks=pytest.mark.slow),
-        pytest.param(3, 0.7, False, 0.2, marks=pytest.mark.slow),
-    ],
+    ("kernels", "window", "temperature", "recompute", "dropout"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)],
 )
 def test_passes_over_the_chart(
     monkeypatch, kernels: str, window: int, temperature: float, recompute: bool, dropout: float

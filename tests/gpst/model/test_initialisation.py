@@ -40,18 +40,13 @@ CONFIG = GPSTConfig(
     composition=CompositionConfig(dim=48, num_heads=4, ffn_dim=192, num_layers=3, score_dim=12),
     parser=ParserConfig(dim=48, num_heads=4, ffn_dim=192, num_layers=2, score_dim=192),
 )
-GPT2 = GPT2Config(
-    **SIZES,
-    num_layers=8,
-)
+GPT2 = GPT2Config(**SIZES, num_layers=8)
 
 # Standard deviations, worked out by hand. PyTorch's own linear layer is U(-b, b) with b = 1 /
 # sqrt(inputs), whose deviation is 1 / sqrt(3 * inputs): 48 inputs 1/12, 192 inputs 1/24,
 # 96 inputs 0.05893, 768 inputs 1/48. Xavier is sqrt(2 / (inputs + outputs)).
 UNIFORM = {48: 1 / 12, 96: 0.05893, 192: 1 / 24, 768: 1 / 48}
-COMMON = {
-    r".*norm\.(weight|bias)": 0.0,
-}
+COMMON = {r".*norm\.(weight|bias)": 0.0}
 PAPER = COMMON | {
     r"embedding\.weight|generator\.position\.weight|generator\.comp_embedding": 0.02,
     r"generator\.\w+_layers\..*(query_key_value|ffn_in)\.weight": 0.02,

@@ -133,12 +133,3 @@ def oracle_of() -> type[Oracle]:
 @pytest.fixture(scope="session")
 def logsum() -> Callable[..., float]:
     return log_sum
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """These models are so small that threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -136,7 +136,7 @@ def test_dead_hypotheses_of_a_short_context_do_no_harm(tiny):
         assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
 
 
-@pytest.mark.parametrize("beam", [1, 3, 8])
+@pytest.mark.parametrize("beam", [1, pytest.param(3, marks=pytest.mark.slow), 8])
 def test_a_beam_bounds_the_probability_from_below_and_scores_its_trees_rightly(
     tiny, oracle_of, beam
 ):

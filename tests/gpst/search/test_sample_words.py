@@ -23,9 +23,7 @@ def next_word_log_p(model, prompt):
     """log p(word | prompt) of every word of the vocabulary, by the search for given texts."""
     *before, last = prompt
     found = search_text(
-        model,
-        [[*before, [*last, word]] for word in range(model.config.vocab_size)],
-        beam=WIDE,
+        model, [[*before, [*last, word]] for word in range(model.config.vocab_size)], beam=WIDE
     )
     prefix = [result.prefix_log_p[-2:] for result in found]
     return torch.tensor([after - earlier for earlier, after in prefix])

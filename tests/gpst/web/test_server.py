@@ -132,7 +132,7 @@ def test_what_is_too_long_or_wrong_is_refused(address):
 def test_a_missing_model_is_one_line(clean_environment, given, message):
     done = subprocess.run(
         [sys.executable, "-m", "launch.demo", *given],
-        cwd=ROOT, env=clean_environment, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=clean_environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
     assert message in done.stderr

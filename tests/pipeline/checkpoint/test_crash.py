@@ -88,7 +88,7 @@ def check_kills(config, play, tmp_path, kills: int, num_steps: int, overrides: l
 
 
 def test_killed_runs_end_as_undisturbed_ones(config, play, tmp_path):
-    check_kills(config, play, tmp_path, kills=2, num_steps=24, overrides=["engine.zero_stage=2"])
+    check_kills(config, play, tmp_path, kills=2, num_steps=16, overrides=["engine.zero_stage=2"])
 
 
 @pytest.mark.slow
@@ -103,10 +103,15 @@ def test_no_sample_is_repeated_or_skipped_across_worlds(config, play, tmp_path):
     """Two ranks killed, one rank stopped, two ranks of another stage: every context once a turn."""
     file, record = config(num_steps=NUM_STEPS), tmp_path / "record"
     record.mkdir()
-    last = {"record": str(record), "overrides": ["engine.zero_stage=2"]}
-    killed = {"record": str(record), "overrides": ["engine.zero_stage=3"]}
-    stopped = {"record": str(record), "ranks": 1, "overrides": ["train.stop_at_step=14"]}
-    episodes = play(file, {**killed, "dies_in_step": 6}, stopped, last)
+    starts: list[dict[str, Any]] = [
+        {"overrides": ["engine.zero_stage=3"], "dies_in_step": 6},
+        {"overrides": ["train.stop_at_step=14"], "ranks": 1},
+        {"overrides": ["engine.zero_stage=2"]},
+    ]
+    for start in starts:
+        start["record"] = str(record)
+        start["overrides"].append("checkpoint.every_steps=3")
+    episodes = play(file, *starts)
     assert [episode["codes"] for episode in episodes] == [[-9, -9], [0], [0, 0]], episodes
     reached = int(episodes[1]["err"][0].partition("(step ")[2].partition(")")[0])
     assert reached == 6
@@ -171,12 +176,12 @@ def small_disk(tmp_path):
         command = ["mount", "-t", "tmpfs", "-o", what, "tmpfs", str(folder)]
         if shutil.which("mount") is None or os.geteuid() != 0:
             pytest.skip("mounting needs root")
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+        if subprocess.run(command, capture_output=True).returncode:
             pytest.skip("mounting is not allowed here")
         return folder
 
     yield mount
-    subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True)
 
 
 @pytest.mark.slow

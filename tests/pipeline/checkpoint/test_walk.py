@@ -334,8 +334,8 @@ def config(tmp_path, toy_run):
     return file
 
 
-def test_ten_walks_lose_nothing(config):
-    run_walks(config, 10)
+def test_six_walks_lose_nothing(config):
+    run_walks(config, 6)
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ def test_fifty_ends_of_two_ranks_at_load_8(toy_config, tmp_path, clean_environme
         env=clean_environment,
         capture_output=True,
         text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[0, 0]] * 50, (tmp_path / "run.log").read_text()[-3000:]

@@ -39,7 +39,7 @@ from pipeline.data.order import batch_samples
 from pipeline.train.preflight import check_run
 
 WORKER = Path(__file__).with_name("worker_engine.py")
-NUM_STEPS, NUM_MORE = 8, 2
+NUM_STEPS, NUM_MORE = 7, 1
 """Steps before and after the checkpoint."""
 POISONED_STEP = 3
 SEED = 669
@@ -97,7 +97,6 @@ def run_cases(exact_yaml, output: Path, cases: dict[str, Case]) -> None:
         capture_output=True,
         text=True,
         timeout=900,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -151,7 +150,7 @@ def test_the_batches_are_hard_ones(exact_yaml):
 @pytest.mark.dist
 @pytest.mark.parametrize("name", marked(*FRESH, *SLOW_FRESH))
 def test_fp32_is_plain_adamw(name, runs, references):
-    """Ten steps: losses, gradient norms and parameters."""
+    """All steps: losses, gradient norms and parameters."""
     reference, rank_0 = reference_of(name, references), runs(name)[0]
     seen = [*rank_0["steps"], *rank_0["more"]]
     assert [step[0] for step in seen] == [n != POISONED_STEP for n in range(NUM_STEPS + NUM_MORE)]

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "oracles"))
 
 from loaded import warm_up  # before torch  # isort: skip
 import torch
+import transformers.models.gpt2.modeling_gpt2  # noqa: F401  # every engine of stage 3 imports it
 from deepspeed.accelerator import get_accelerator
 
 from pipeline.checkpoint.manager import Checkpoints
@@ -35,7 +36,7 @@ from pipeline.train.reload_check import NextBatchLoss
 from pipeline.train.start import new_model, start
 from pipeline.train.step import take_step
 
-NUM_STEPS, NUM_MORE = 8, 2
+NUM_STEPS, NUM_MORE = 7, 1
 POISONED_STEP = 3
 
 
@@ -79,12 +80,13 @@ def steps(
 ) -> list[tuple[Any, ...]]:
     """(was it applied, gradient norm, did nothing change, metrics) of each step."""
     seen = []
+    before = parameters(engine)
     for step in numbers:
-        before = parameters(engine)
         with poisoned(engine, step == POISONED_STEP and world.rank == world.size - 1):
             report = take_step(engine, checked, world, step)
-        same = all(torch.equal(before[n], p) for n, p in parameters(engine).items())
-        update = report.update
+        after = parameters(engine)
+        same = all(torch.equal(before[n], p) for n, p in after.items())
+        before, update = after, report.update
         seen.append((update.applied, update.gradient_norm, same, report.metrics(world)))
     return seen
 

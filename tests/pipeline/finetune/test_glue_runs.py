@@ -129,7 +129,6 @@ def test_two_ranks_share_training_and_evaluation(
         capture_output=True,
         text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert results_of(tmp_path / "run")["scores"]["accuracy"]["mean"] >= 95.0

@@ -27,11 +27,7 @@ def induction_config(tmp_path, model_folder) -> Path:
         "run_dir": str(tmp_path / "run"),
         "init": str(model_folder("gpst")),
         "grammar_induction": {"train": trees, "valid": trees, "test": trees, "beam": 4},
-        "train": {
-            "num_epochs": 2,
-            "global_batch_contexts": 2,
-            "micro_batch_contexts_per_rank": 2,
-        },
+        "train": {"num_epochs": 2, "global_batch_contexts": 2, "micro_batch_contexts_per_rank": 2},
         "optim": {"learning_rate": 1e-3},
         "monitor": {"log_every_steps": 1},
     }

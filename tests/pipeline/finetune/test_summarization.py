@@ -124,8 +124,7 @@ def test_documents_and_summaries_are_cut_to_their_first_tokens(tmp_path, model_f
 
 @pytest.mark.parametrize("kind", ["gpst", "gpt2"])
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"sync": False}, {"decoding": "beam"}, {"decoding": "beam", "sync": False}],
+    "changes", [{}, {"sync": False}, {"decoding": "beam"}, {"decoding": "beam", "sync": False}]
 )
 def test_every_way_to_decode_writes_at_most_so_many_tokens(tiny_gpst, tiny_gpt2, kind, changes):
     model = tiny_gpst(30) if kind == "gpst" else tiny_gpt2(30)

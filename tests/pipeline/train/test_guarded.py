@@ -19,8 +19,8 @@ STEPS = 12
 
 @pytest.fixture
 def pretrain(toy_config, start_ranks, tmp_path):
-    def run(name: str, *overrides: str) -> tuple[int, str, str]:
-        options = [f"run_dir={tmp_path / name}", f"train.num_steps={STEPS}", *overrides]
+    def run(name: str, *overrides: str, num_steps: int = STEPS) -> tuple[int, str, str]:
+        options = [f"run_dir={tmp_path / name}", f"train.num_steps={num_steps}", *overrides]
         (result,) = start_ranks(1, PRETRAIN, "--config", toy_config, *options).finish()
         return result
 
@@ -98,21 +98,22 @@ def test_a_spike_stops_the_run_where_that_is_wanted(pretrain, tmp_path):
 
 def test_samples_are_written_on_their_schedule(pretrain, tmp_path):
     options = (
-        "{log_every_steps: 4, sample_every_steps: 6, sentences: [w1 w4 w7 w10], prompts: [w2]}"
+        "{log_every_steps: 3, sample_every_steps: 2, sentences: [w1 w4 w7 w10], prompts: [w2]}"
     )
     treebank = tmp_path / "gold.txt"
     treebank.write_text("(S (NP (D w1) (N w2)) (VP (V w3) (N w4)))\n")
-    evaluate = f"evaluate={{every_steps: 6, max_contexts: 2, treebank: {treebank}}}"
-    code, _, err = pretrain("run", f"monitor={options}", evaluate, "engine.zero_stage=3")
+    evaluate = f"evaluate={{every_steps: 2, max_contexts: 2, treebank: {treebank}}}"
+    overrides = (f"monitor={options}", evaluate, "engine.zero_stage=3")
+    code, _, err = pretrain("run", *overrides, num_steps=4)
     assert code == 0, err
     lines = read_metrics(tmp_path / "run" / "samples.jsonl")
-    assert [line["step"] for line in lines] == [6, 12]
+    assert [line["step"] for line in lines] == [2, 4]
     assert all(len(line["continuations"][0].split()) >= 1 for line in lines)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / "steps")).Reload()
-    assert [event.step for event in events.Images("trees/0")] == [6, 12]
-    assert [event.step for event in events.Scalars("trees/change")] == [12]
+    assert [event.step for event in events.Images("trees/0")] == [2, 4]
+    assert [event.step for event in events.Scalars("trees/change")] == [4]
     scored = [
         line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/f1" in line
     ]
-    assert [line["step"] for line in scored] == [6, 12]
+    assert [line["step"] for line in scored] == [2, 4]
     assert all(line["eval/f1"] in (0.0, 50.0, 100.0) for line in scored)

@@ -8,11 +8,7 @@ from pipeline.train.schedule import learning_rate_factor, linear, num_warmup_ste
 
 def factor(step, num_steps=10, warmup_fraction=0.2, decay="linear", final_fraction=0.0):
     return learning_rate_factor(
-        step,
-        num_steps,
-        warmup_fraction=warmup_fraction,
-        decay=decay,
-        final_fraction=final_fraction,
+        step, num_steps, warmup_fraction=warmup_fraction, decay=decay, final_fraction=final_fraction
     )
 
 

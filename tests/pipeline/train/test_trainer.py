@@ -106,7 +106,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(toy_config, tmp_path, clean_
         capture_output=True,
         text=True,
         timeout=600,
-        check=False,
     )
     assert done.returncode == 3, done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.startswith("step ")]

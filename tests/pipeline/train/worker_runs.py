@@ -137,6 +137,8 @@ def run(episode: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def main(episodes: list[dict[str, Any]]) -> None:
+    if any("engine.zero_stage=3" in episode["overrides"] for episode in episodes):
+        import transformers.models.gpt2.modeling_gpt2  # noqa: F401  # that stage imports it
     warm_up(episodes[0]["config"])
     found = []
     for episode in episodes:

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.treebank import (
-    GoldTree,
-    TreebankError,
-    parse_brackets,
-    read_trees,
-    read_unlabelled,
-)
+from pipeline.treebank import GoldTree, TreebankError, parse_brackets, read_trees, read_unlabelled
 from pipeline.treebank.__main__ import main
 
 MRG = """

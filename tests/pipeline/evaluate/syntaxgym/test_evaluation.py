@@ -12,18 +12,8 @@ from small_suites import AGREEMENT, ALONE, write_suites
 
 from pipeline.errors import DataError
 from pipeline.evaluate.syntaxgym import evaluation as syntactic_generalization
-from pipeline.evaluate.syntaxgym.score import (
-    circuit_scores,
-    evaluate_suites,
-    overall,
-    suite_scores,
-)
-from pipeline.evaluate.syntaxgym.suites import (
-    CIRCUITS,
-    SuiteError,
-    join_regions,
-    read_suites,
-)
+from pipeline.evaluate.syntaxgym.score import circuit_scores, evaluate_suites, overall, suite_scores
+from pipeline.evaluate.syntaxgym.suites import CIRCUITS, SuiteError, join_regions, read_suites
 from pipeline.evaluate.syntaxgym.surprisal import TokenSurprisals
 
 

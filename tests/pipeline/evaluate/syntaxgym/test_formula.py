@@ -6,10 +6,7 @@ import pytest
 
 from pipeline.evaluate.syntaxgym.formula import FormulaError, Region, parse_formula
 
-BITS = {
-    "a": {1: 1.0, 2: 2.0, 3: 4.0},
-    "b-x_1": {1: 8.0, 2: 2.0, 3: 0.0},
-}
+BITS = {"a": {1: 1.0, 2: 2.0, 3: 4.0}, "b-x_1": {1: 8.0, 2: 2.0, 3: 0.0}}
 
 
 def holds(text: str) -> bool:

@@ -15,11 +15,7 @@ from torch import nn
 from gpst.search.parse import search_text
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluate.syntaxgym.suites import join_regions
-from pipeline.evaluate.syntaxgym.surprisal import (
-    ModelSurprisals,
-    TokenSurprisals,
-    region_bits,
-)
+from pipeline.evaluate.syntaxgym.surprisal import ModelSurprisals, TokenSurprisals, region_bits
 
 
 def test_pieces_of_words_belong_to_the_region_they_begin_in(byte_bpe: Callable) -> None:
