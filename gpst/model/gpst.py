@@ -71,7 +71,7 @@ class GPSTModel(nn.Module):
         """
         check_context_length(batch, self.config.max_context_tokens)
         if layout is not None:
-            layout.check_is_of(batch.sentence_lengths)
+            layout.check_is_of(batch.sentence_ends)
         scores = self.parser(batch)
         if layout is None:
             layout = self.layout(batch, add_noise(scores.detach(), noise))
@@ -112,7 +112,7 @@ class GPSTModel(nn.Module):
         composition, on_gpu = self.config.composition, batch.tokens.is_cuda
         on_host = build_layout(
             scores.cpu().numpy(),
-            batch.sentence_lengths,
+            batch.sentence_ends,
             composition.window,
             composition.schedule,
             batch.inner,

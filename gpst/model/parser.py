@@ -46,7 +46,8 @@ class _Padding(NamedTuple):
 
     @classmethod
     def of(cls, batch: ContextBatch) -> _Padding:
-        starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
+        lengths, device = batch.sentence_lengths, batch.tokens.device
+        starts = batch.sentence_ends - lengths
         groups: list[_Group] = []
         order: list[np.ndarray] = []
         for group in length_groups(lengths):

@@ -67,8 +67,8 @@ def assumed_batch(num_contexts: int, context_tokens: int) -> ContextBatch:
         lengths.append(rest)
     return ContextBatch(
         torch.zeros(num_contexts * context_tokens, dtype=torch.int64),
-        np.array(lengths * num_contexts, np.int64),
-        np.array([len(lengths)] * num_contexts, np.int64),
+        np.cumsum(lengths * num_contexts, dtype=np.int64),
+        np.cumsum([len(lengths)] * num_contexts, dtype=np.int64),
     )
 
 
@@ -148,7 +148,7 @@ def _gpst(
 ) -> tuple[float, float]:
     chart = config.composition
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
-    layout = build_layout(scores, batch.sentence_lengths, chart.window, chart.schedule)
+    layout = build_layout(scores, batch.sentence_ends, chart.window, chart.schedule)
     recompute = "composition" in checkpointing
     saved, made = _chart(chart, layout, sizes.number, recompute, device_type)
     generator, block = _generator(config, batch, sizes, "generator" in checkpointing)
@@ -179,7 +179,7 @@ def _generator(
     config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, again: bool
 ) -> tuple[float, float]:
     tokens, actions, hidden = batch.num_tokens, batch.counts.actions, config.hidden_dim
-    type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
+    type_length = int(batch.context_actions.max())
     token_length = int(batch.context_lengths.max())
     types, block = _stack(
         batch.num_contexts * type_length, config, config.num_type_layers, sizes, again

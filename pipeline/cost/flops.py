@@ -78,7 +78,7 @@ def _gpst(
     """(forward, addition of the second gradient route), by part."""
     hidden, tokens, dim = config.hidden_dim, batch.num_tokens, config.composition.dim
     actions = batch.counts.actions
-    type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
+    type_length = int(batch.context_actions.max())
     token_length = int(batch.context_lengths.max())
     chart, num_edges = config.composition, sizes["edges"]
     composition = _pairs(config, num_edges, chart.num_layers)

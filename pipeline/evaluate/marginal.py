@@ -92,5 +92,5 @@ def evaluate_marginal(
 
 def sentence_lists(context: ContextBatch) -> list[list[int]]:
     """The sentences of a batch of one context."""
-    cuts = np.cumsum(context.sentence_lengths)[:-1]
-    return [part.tolist() for part in np.split(context.tokens.cpu().numpy(), cuts)]
+    tokens = np.split(context.tokens.cpu().numpy(), context.sentence_ends[:-1])
+    return [sentence.tolist() for sentence in tokens]

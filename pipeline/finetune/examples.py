@@ -160,7 +160,7 @@ class ExampleSource(ContextSource):
         if self.labels is None:
             return plain
         labels = torch.from_numpy(self.labels[numbers])
-        shape = plain.sentence_lengths, plain.sentences_per_context
+        shape = plain.sentence_ends, plain.context_ends
         return LabelledBatch(plain.tokens, *shape, labels, inner=plain.inner, atoms=plain.atoms)
 
 

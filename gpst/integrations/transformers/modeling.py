@@ -212,8 +212,8 @@ def features_after_tokens(
         layout,
         induced,
     )
-    first = np.cumsum(batch.context_lengths) - batch.context_lengths
-    not_first = np.delete(np.arange(batch.num_tokens), first)
+    firsts = np.concatenate(([0], batch.context_token_ends[:-1]))
+    not_first = np.delete(np.arange(batch.num_tokens), firsts)
     trees = iter(trees_of(layout, induced))
     of_rows = [[next(trees) for _ in range(len(row) + 1)][:-1] for row in rows]
     return features[torch.from_numpy(not_first).to(device)], of_rows

@@ -116,7 +116,7 @@ def test_examples_come_back_each_a_context_with_its_label(tmp_path, model_folder
     assert isinstance(batch, LabelledBatch)
     assert batch.tokens.tolist() == [11, reader.end, 5, 6, 7, reader.end]
     assert batch.sentence_lengths.tolist() == [1, 1, 2, 1, 1]
-    assert batch.sentences_per_context.tolist() == [2, 3]
+    assert batch.context_ends.tolist() == [2, 5]
     assert batch.labels.tolist() == [2, 1]
     counts = source.counts([2, 0])
     assert counts == batch.counts
@@ -210,7 +210,7 @@ def test_classes_are_read_from_the_state_after_cls(tiny_gpst, tiny_gpt2, kind):
     model = Classifier(core, 3).eval()
     batch = ContextBatch.from_sentences([[[5, 6], [7], [0], [0]], [[8], [0], [0]]])
     labelled = LabelledBatch(
-        batch.tokens, batch.sentence_lengths, batch.sentences_per_context, torch.tensor([2, 1])
+        batch.tokens, batch.sentence_ends, batch.context_ends, torch.tensor([2, 1])
     )
     output = model(labelled)
     plain = core(labelled)
@@ -227,8 +227,8 @@ def test_classes_are_read_from_the_state_after_cls(tiny_gpst, tiny_gpt2, kind):
     # The state has read CLS, and nothing after it.
     changed = LabelledBatch(
         torch.tensor([5, 6, 7, 0, 9, 8, 0, 9]),
-        batch.sentence_lengths,
-        batch.sentences_per_context,
+        batch.sentence_ends,
+        batch.context_ends,
         labelled.labels,
     )
     same = core(changed).features[[4, 7]]
