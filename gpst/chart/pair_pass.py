@@ -181,14 +181,14 @@ class PairPass:
         records = self._levels.pop()
         chunks = self._chunks(len(pairs.first))
         for chunk, (first_mask, kept) in zip(chunks, records, strict=True):
-            own = pairs.chunk(chunk)
+            chunk_pairs = pairs.chunk(chunk)
             if kept is None:
                 self._masks = first_mask
-                kept = self._forward(own, True)
-            grad = self._backward(kept, own, grad_out.chunk(chunk)).to(grad_first.dtype)
+                kept = self._forward(chunk_pairs, True)
+            grad = self._backward(kept, chunk_pairs, grad_out.chunk(chunk)).to(grad_first.dtype)
             for route, (grad_chunk_first, grad_chunk_second) in enumerate(grad):
-                grad_first[route].index_add_(0, own.first, grad_chunk_first)
-                grad_second[route].index_add_(0, own.second, grad_chunk_second)
+                grad_first[route].index_add_(0, chunk_pairs.first, grad_chunk_first)
+                grad_second[route].index_add_(0, chunk_pairs.second, grad_chunk_second)
 
     def _chunks(self, size: int) -> list[slice]:
         step = pairs_a_chunk(self.device.type, size)
@@ -256,11 +256,11 @@ class PairPass:
 
     def _mapped(self, kept: list[KeptScore], pairs: Pairs) -> list[Tensor]:
         """What the maps give for both vectors of each pair, (P, S)."""
-        found = [of_map.out for of_map in kept]
+        outputs = [of_map.out for of_map in kept]
         if self.siblings is not None:
             assert pairs.sibling is not None
-            found.append(self.siblings.values.index_select(0, pairs.sibling))
-        return found
+            outputs.append(self.siblings.values.index_select(0, pairs.sibling))
+        return outputs
 
     def _backward(
         self, kept: _Kept, pairs: Pairs, grad_out: OutputGradients

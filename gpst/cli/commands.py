@@ -158,7 +158,7 @@ def parse_command(argv: Sequence[str], opener: Opener) -> None:
     from gpst.render import TEXT_FORMATS, as_png, as_svg, as_text
 
     model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
-    kept = []
+    pictured = []
     for chunk in _chunks(options.file):
         parsed = model.parse_all(
             chunk,
@@ -171,11 +171,11 @@ def parse_command(argv: Sequence[str], opener: Opener) -> None:
             between = "\n\n" if options.format == "ascii" else "\n"
             print(*(as_text(one, options.format) for one in parsed), sep=between, flush=True)
         else:
-            kept += parsed
+            pictured += parsed
     if options.format == "svg":
-        print(as_svg(kept))
+        print(as_svg(pictured))
     elif options.format == "png":
-        sys.stdout.buffer.write(as_png(kept))
+        sys.stdout.buffer.write(as_png(pictured))
 
 
 def generate_command(argv: Sequence[str], opener: Opener) -> None:
@@ -219,7 +219,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> None:
         print(prompt + text if written == 0 else text, end="", flush=True)
         written += 1
 
-    found = model.generate(
+    generations = model.generate(
         prompt,
         max_new_tokens=options.max_new_tokens,
         sampling=sampling,
@@ -228,7 +228,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> None:
         sync=not options.no_sync,
         on_text=show if streams else None,
     )
-    for one in found:
+    for one in generations:
         print("" if written else prompt + one.text)
         if options.trees:
             print("", *(parsed.picture() for parsed in one.sentences), sep="\n\n")
@@ -288,8 +288,8 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
         print("\n".join(f"  bash {example}" for example in _EXAMPLES.values()))
         return 0
     if not argv or argv[0] not in COMMANDS:
-        given = argv[0] if argv else "nothing"
-        print(f"gpst: command {given!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
+        name = argv[0] if argv else "nothing"
+        print(f"gpst: command {name!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
     try:
         COMMANDS[argv[0]](argv[1:], opener)

@@ -51,9 +51,9 @@ class _Padding(NamedTuple):
         groups: list[_Group] = []
         order: list[np.ndarray] = []
         for group in length_groups(lengths):
-            own = lengths[group]
-            column = np.arange(int(own.max()))
-            inside = column < own[:, None]
+            group_lengths = lengths[group]
+            column = np.arange(int(group_lengths.max()))
+            inside = column < group_lengths[:, None]
             flat = np.where(inside, starts[group][:, None] + column, 0)
             padded = np.flatnonzero(inside)
             mask = on_device(inside, device)[:, None, None, :]
@@ -95,14 +95,14 @@ class _ParserLayer(nn.Module):
         packed = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
         turned = _rotate(packed[:, :2], padding.position)
         packed = torch.cat((turned, packed[:, 2:]), 1)
-        found: list[Tensor] = []
+        attended_tokens: list[Tensor] = []
         for flat, padded, mask in padding.groups:
             rows = packed.index_select(0, flat).unflatten(0, (len(mask), -1))
             query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
             attended = F.scaled_dot_product_attention(query, key, value, mask)
             attended = attended.transpose(1, 2).flatten(0, 1)
-            found.append(attended.index_select(0, padded))
-        return torch.cat(found).index_select(0, padding.back).flatten(1)
+            attended_tokens.append(attended.index_select(0, padded))
+        return torch.cat(attended_tokens).index_select(0, padding.back).flatten(1)
 
     def forward(self, x: Float[Tensor, "N D"], padding: _Padding) -> Float[Tensor, "N D"]:
         x = x + self.attention_out(self._attend(self.attention_norm(x), padding))
@@ -191,11 +191,11 @@ class _SplitLikelihood(torch.autograd.Function):
         for level in reversed(layout.levels):
             cells = level.cells
             edge = induced.best_edge[layout.internal(cells)]
-            own = induced.marked[cells].to(scores.dtype)
-            grad, top, cut = grad_z[cells] * own, z[cells], layout.cut[edge]
+            marked = induced.marked[cells].to(scores.dtype)
+            grad, top, cut = grad_z[cells] * marked, z[cells], layout.cut[edge]
             for child in (layout.left[edge], layout.right[edge]):
                 grad_z.index_add_(0, child, grad * torch.exp(z[child] - top))
-            grad_scores.index_add_(0, cut, grad * torch.exp(scores[cut] - top) - own)
+            grad_scores.index_add_(0, cut, grad * torch.exp(scores[cut] - top) - marked)
         return grad_out * grad_scores, None, None
 
 

@@ -58,13 +58,13 @@ def search_batches(
         most = min(most, int(_CPU_BYTES / (longest * _bytes_of_token(model, max(1, beam)))))
     # Nothing is padded on a CPU, and many rows make better use of the weights that are read.
     for batch in batches(lengths, max(1, most), even=not on_cpu):
-        own = None if inner is None else [inner[k] for k in batch]
+        batch_inner = None if inner is None else [inner[k] for k in batch]
         results = search_text(
             model,
             [contexts[k] for k in batch],
             beam=beam,
             sync=sync,
-            inner=own,
+            inner=batch_inner,
             num_best=num_best,
             histories=histories,
         )
@@ -72,7 +72,7 @@ def search_batches(
 
 
 def in_order(
-    found: Iterable[tuple[list[int], list[TextResult]]],
+    batch_results: Iterable[tuple[list[int], list[TextResult]]],
     on_done: Callable[[int], object] | None = None,
 ) -> list[TextResult]:
     """The results of `search_batches` in the order of its contexts.
@@ -81,8 +81,8 @@ def in_order(
         on_done: hears after each batch how many contexts it had.
     """
     results: dict[int, TextResult] = {}
-    for batch, own in found:
-        results.update(zip(batch, own, strict=True))
+    for batch, results_of_batch in batch_results:
+        results.update(zip(batch, results_of_batch, strict=True))
         if on_done is not None:
             on_done(len(batch))
     return [results[k] for k in range(len(results))]

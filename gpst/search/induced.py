@@ -43,8 +43,8 @@ def inside_parse(
         ValueError: no sentence, or an empty one.
     """
     device = model.embedding.weight.device
-    own = None if inner is None else [[boundaries] for boundaries in inner]
-    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], own, atoms)
+    nested = None if inner is None else [[boundaries] for boundaries in inner]
+    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], nested, atoms)
     batch = batch.to(device)
     with evaluating(model):
         layout = model.layout(batch, model.parser(batch))
@@ -53,4 +53,4 @@ def inside_parse(
     vectors = chart.inside_ar.index_select(0, induced.nodes)
     trees = trees_of(layout, induced)
     sizes = [2 * tree.num_tokens - 1 for tree in trees]
-    return [InsideParse(tree, own) for tree, own in zip(trees, vectors.split(sizes), strict=True)]
+    return list(map(InsideParse, trees, vectors.split(sizes)))

@@ -220,8 +220,8 @@ class _TextSearch:
 
         def score(wanted: Bool[Tensor, "C F"]) -> None:
             rows = wanted[allowed].nonzero().squeeze(1)
-            found = before[rows] + scores.exact(rows)
-            log_p.view(-1).index_copy_(0, place[rows], found)
+            exact = before[rows] + scores.exact(rows)
+            log_p.view(-1).index_copy_(0, place[rows], exact)
 
         if self.counts_dropped:
             score(allowed)
@@ -241,7 +241,7 @@ class _TextSearch:
     ) -> list[TextResult]:
         order = self.beam.log_p.argsort(1, descending=True)[:, :num_best].cpu()
         log_p, total = self.beam.log_p.cpu(), self.beam.log_p.logsumexp(1).cpu()
-        found = None if prefixes is None else prefixes.cpu().numpy()
+        prefix_log_p = None if prefixes is None else prefixes.cpu().numpy()
         results = []
         for number, context in enumerate(contexts):
             lengths = [len(sentence) for sentence in context]
@@ -253,8 +253,8 @@ class _TextSearch:
                 for best in order[number].tolist()
                 if log_p[number, best] > -torch.inf
             ]
-            own = None if found is None else found[number, : sum(lengths)]
-            results.append(TextResult(parses, float(total[number]), own))
+            of_context = None if prefix_log_p is None else prefix_log_p[number, : sum(lengths)]
+            results.append(TextResult(parses, float(total[number]), of_context))
         return results
 
 
@@ -262,7 +262,7 @@ def trees_of_actions(actions: Sequence[int], lengths: Sequence[int]) -> list[Tre
     """The trees of sentences of the given lengths; each takes 2n - 1 of the actions."""
     trees, at = [], 0
     for length in lengths:
-        own = actions[at : at + 2 * length - 1]
-        trees.append(Tree.from_actions([1 if action == COMP else 0 for action in own]))
-        at += len(own)
+        of_tree = actions[at : at + 2 * length - 1]
+        trees.append(Tree.from_actions([1 if action == COMP else 0 for action in of_tree]))
+        at += len(of_tree)
     return trees

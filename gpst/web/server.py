@@ -69,8 +69,8 @@ def create_app(model: "GPST") -> Any:
     @app.post("/api/surprisal")
     def surprisal(text: Annotated[str, Body(embed=True)]) -> Any:
         def compute(text: str) -> dict[str, Any]:
-            found = model.surprisal([text], beam=_BEAM)
-            return {"words": [{"word": word.word, "bits": word.bits} for word in found]}
+            words = model.surprisal([text], beam=_BEAM)
+            return {"words": [{"word": word.word, "bits": word.bits} for word in words]}
 
         return answer(text, compute)
 
