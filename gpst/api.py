@@ -231,11 +231,8 @@ class GPST:
             check_length("text", text, self.model.config.max_context_tokens)
         contexts = [[s.tokens for s in text] for text in texts]
         results = in_order(search_batches(self.model, contexts, beam=beam), on_done)
-        surprisals = []
-        for text, result in zip(texts, results, strict=True):
-            bits = iter(result.surprisals.tolist())
-            surprisals.append([_word_surprisals(sentence, bits) for sentence in text])
-        return surprisals
+        bits = [iter(result.surprisals.tolist()) for result in results]
+        return [[_word_surprisals(s, b) for s in text] for text, b in zip(texts, bits, strict=True)]
 
     def generate(
         self,

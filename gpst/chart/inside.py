@@ -20,8 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.layout import ChartLayout, Level
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.layout import ChartLayout
+from gpst.chart.levels import Level
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.kernels.pair import add_norm_backward
 from gpst.layers.composition import Composition

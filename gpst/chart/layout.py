@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gpst.chart import merge, numbering
 from gpst.chart.atoms import AtomRule, cutting_edges, inner_first
+from gpst.chart.levels import Level, OutsideLevel, inside_levels, outside_levels
 from gpst.chart.packing import pack, views_of
 
 _TENSORS = (
@@ -28,68 +29,6 @@ _TENSORS = (
 )
 """Of a layout, in the order in which they lie in `integers`."""
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
-
-
-class Block(NamedTuple):
-    """Cells of one level that have the same number of splits."""
-
-    first_cell: int
-    num_cells: int
-    first_edge: int
-    num_splits: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(cells, splits of each): how its edges fold."""
-        return self.num_cells, self.num_splits
-
-    @property
-    def cells(self) -> slice:
-        return slice(self.first_cell, self.first_cell + self.num_cells)
-
-    @property
-    def edges(self) -> slice:
-        return slice(self.first_edge, self.first_edge + self.num_cells * self.num_splits)
-
-
-class Level(NamedTuple):
-    """One batched step of the inside pass."""
-
-    first_cell: int
-    last_cell: int
-    first_edge: int
-    last_edge: int
-    blocks: tuple[Block, ...]
-
-    @property
-    def cells(self) -> slice:
-        return slice(self.first_cell, self.last_cell)
-
-    @property
-    def edges(self) -> slice:
-        return slice(self.first_edge, self.last_edge)
-
-    def local_edges(self, block: Block) -> slice:
-        """The edges of one of its blocks, counted from the level's first edge."""
-        first = block.first_edge - self.first_edge
-        return slice(first, first + block.num_cells * block.num_splits)
-
-
-class OutsideLevel(NamedTuple):
-    """One batched step of the outside pass; rows are cells in outside order."""
-
-    first_row: int
-    last_row: int
-    first_message: int
-    last_message: int
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.first_row, self.last_row)
-
-    @property
-    def messages(self) -> slice:
-        return slice(self.first_message, self.last_message)
 
 
 @dataclass(frozen=True)
@@ -206,27 +145,6 @@ def _all_charts(scores, inner, starts, ends, window, schedule, num_threads) -> _
     return charts
 
 
-def _inside_levels(counts: np.ndarray, num_tokens: int) -> tuple[Level, ...]:
-    levels, cell, edge = [], num_tokens, 0
-    for row in counts[1:]:
-        first_cell, first_edge, blocks = cell, edge, []
-        for k, size in enumerate(row.tolist()):
-            if size:
-                blocks.append(Block(cell, size, edge, k))
-                cell += size
-                edge += size * k
-        levels.append(Level(first_cell, cell, first_edge, edge, tuple(blocks)))
-    return tuple(levels)
-
-
-def _outside_levels(sizes: np.ndarray, messages: np.ndarray) -> tuple[OutsideLevel, ...]:
-    rows = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-    ends = np.concatenate([[0], np.cumsum(messages)]).tolist()
-    return tuple(
-        OutsideLevel(rows[i], rows[i + 1], ends[i], ends[i + 1]) for i in range(1, len(sizes))
-    )
-
-
 def build_layout(
     scores: Real[np.ndarray, "N"],
     sentence_ends: Integer[np.ndarray, "S"],
@@ -305,8 +223,8 @@ def build_layout(
         num_tokens=num_tokens,
         num_sentences=len(ends),
         num_cells=num_cells,
-        levels=_inside_levels(counts, num_tokens),
-        outside_levels=_outside_levels(sizes, level_messages),
+        levels=inside_levels(counts, num_tokens),
+        outside_levels=outside_levels(sizes, level_messages),
         spans=spans,
         sentence_ends=ends,
         integers=integers,

@@ -19,8 +19,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.layout import ChartLayout, OutsideLevel
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.layout import ChartLayout
+from gpst.chart.levels import OutsideLevel
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.layers.composition import Decomposition
 

@@ -15,7 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from gpst.api import GPST
-from gpst.cli.commands import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE, say
+from gpst.cli.arguments import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE
+from gpst.cli.commands import say
 from gpst.export.errors import ModelFolderError
 from gpst.search.batches import in_order, search_batches
 from gpst.search.generate import generate
@@ -88,7 +89,7 @@ class HarnessModel(LM):
     def _prefixes(self, contexts: Sequence[list[list[int]]], quiet: bool) -> list[Any]:
         """For each context, log p of the tokens up to each, nats."""
         bar = tqdm(total=len(contexts), disable=quiet, file=sys.stderr)
-        batch_results = search_batches(self.gpst.model, contexts, beam=self.beam, histories=1)
+        batch_results = search_batches(self.gpst.model, contexts, beam=self.beam, sentence_beam=1)
         results = in_order(batch_results, bar.update)
         bar.close()
         return [result.prefix_log_p for result in results]

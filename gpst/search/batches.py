@@ -47,7 +47,7 @@ def search_batches(
     sync: bool = True,
     inner: Sequence[Inner] | None = None,
     num_best: int = 1,
-    histories: int | None = None,
+    sentence_beam: int | None = None,
 ) -> Iterator[tuple[list[int], list[TextResult]]]:
     """`search_text` for any number of contexts: numbers and results of a batch at a time."""
     on_cpu = model.embedding.weight.device.type == "cpu"
@@ -66,7 +66,7 @@ def search_batches(
             sync=sync,
             inner=batch_inner,
             num_best=num_best,
-            histories=histories,
+            sentence_beam=sentence_beam,
         )
         yield batch, results
 

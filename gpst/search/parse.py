@@ -66,7 +66,7 @@ def search_text(
     sync: bool = True,
     inner: Sequence[Inner] | None = None,
     num_best: int = 1,
-    histories: int | None = None,
+    sentence_beam: int | None = None,
 ) -> list[TextResult]:
     """Searches the trees of given contexts, all at once; dropout is off.
 
@@ -81,8 +81,8 @@ def search_text(
             After an atom's last token COMP must close it before GEN, and no constituent holds a
             part of one and something else. Without a chart there is no rule to choose.
         num_best: parses returned for each context, at most `beam`.
-        histories: when the first token of a further sentence is written, only so many hypotheses
-            live on, with the weight of all. A beam holds few of the many combinations of earlier
+        sentence_beam: when the first token of a further sentence is written, only so many
+            hypotheses live on, with the weight of all. A beam holds few of the many combinations of earlier
             sentences' trees, so that the sums over it lose most of their mass in a long context.
             Likewise the hypotheses that a beam drops after a token leave their weight to those
             that it keeps: what was dropped had written the token too. This is another left-to-right
@@ -90,17 +90,17 @@ def search_text(
             gives every text a probability just the same, and its sums lose little and cost less.
             The log p of its parses are shares of that, no joint probabilities. None: off.
     Raises:
-        ValueError: an empty context or one longer than max_context_tokens; beam or histories
-            below 1, histories without sync.
+        ValueError: an empty context or one longer than max_context_tokens; beam or sentence_beam
+            below 1, sentence_beam without sync.
     """
-    for name, value in (("beam", beam), ("histories", 1 if histories is None else histories)):
-        if value < 1:
+    for name, value in (("beam", beam), ("sentence_beam", sentence_beam)):
+        if value is not None and value < 1:
             raise ValueError(f"{name}: {value} is not allowed; it must be at least 1")
-    if histories is not None and not sync:
-        raise ValueError("histories need a word-level search (sync=True)")
+    if sentence_beam is not None and not sync:
+        raise ValueError("sentence_beam needs a word-level search (sync=True)")
     with evaluating(model):
         search = _TextSearch(model, contexts, beam, inner)
-        prefixes = search.run(True, histories) if sync else search.run_by_action()
+        prefixes = search.run(True, sentence_beam) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
 
 
@@ -130,7 +130,7 @@ class _TextSearch:
         self.counts_dropped = False
         """Whether the mass of what is dropped is asked for."""
 
-    def run(self, close: bool, histories: int | None) -> Float[Tensor, "C words"]:
+    def run(self, close: bool, sentence_beam: int | None) -> Float[Tensor, "C words"]:
         """Token by token; returns the log of the sum over the beam after each phase.
 
         A context's phase is over when none of its hypotheses ends in COMP; contexts do not wait
@@ -143,13 +143,13 @@ class _TextSearch:
         phase = torch.zeros_like(lengths)
         log_p = self.beam.log_p
         prefixes = log_p.new_full((len(lengths), int(lengths.max()) + 1), -torch.inf)
-        self.counts_dropped = histories is not None
+        self.counts_dropped = sentence_beam is not None
         while True:
             unfinished = self._unfinished()
             going = unfinished & (self.beam.pending == COMP)
             over = ~going.any(1)
-            if histories is not None:
-                self._pass_on(over, phase, histories)
+            if sentence_beam is not None:
+                self._pass_on(over, phase, sentence_beam)
             sums = self.beam.log_p.logsumexp(1, keepdim=True)
             at = phase.minimum(lengths).unsqueeze(1)
             now = over & (phase <= lengths)
@@ -163,7 +163,9 @@ class _TextSearch:
             self._expand(active)
             self.beam.compact()
 
-    def _pass_on(self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], histories: int) -> None:
+    def _pass_on(
+        self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], sentence_beam: int
+    ) -> None:
         """At the end of a phase what was dropped leaves its weight, at the first token of a further
         sentence few hypotheses that of all."""
         self.beam.rescale(self.written.masked_fill(~over, -torch.inf))
@@ -171,7 +173,7 @@ class _TextSearch:
         opens = self.tables.opens.gather(1, phase.clamp_max(width - 1).unsqueeze(1)).squeeze(1)
         opens &= over & (phase <= self.tables.lengths)
         if bool(opens.any()):
-            self.beam.merge_histories(opens, histories)
+            self.beam.merge_histories(opens, sentence_beam)
 
     def run_by_action(self) -> None:
         """All hypotheses grow by one action at a time."""

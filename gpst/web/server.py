@@ -7,14 +7,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpst.cli.commands import (
-    EXIT_USAGE,
-    Opener,
-    Parser,
-    model_argument,
-    open_exported,
-    options_of,
-)
+from gpst.cli.arguments import EXIT_USAGE, Parser, model_argument, options_of
+from gpst.cli.commands import Opener, open_exported
 from gpst.export.errors import ModelFolderError
 
 if TYPE_CHECKING:

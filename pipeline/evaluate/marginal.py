@@ -70,7 +70,7 @@ def evaluate_marginal(
     surprisals = {number: one for number, one in (known or {}).items() if number in contexts}
     missing = [number for number in numbers if number not in surprisals]
     lists = [contexts[number] for number in missing]
-    for batch, results in search_batches(model, lists, beam=beam, histories=histories):
+    for batch, results in search_batches(model, lists, beam=beam, sentence_beam=histories):
         fresh = {}
         for place, result in zip(batch, results, strict=True):
             assert result.prefix_log_p is not None

@@ -12,7 +12,8 @@ from gpst.chart import pair_pass
 from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside, segment_softmax
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.config import CompositionConfig
 from gpst.layers.composition import Composition, Decomposition, PairModel
 

@@ -130,9 +130,9 @@ def test_dead_hypotheses_of_a_short_context_do_no_harm(tiny):
         [rng.integers(0, 6, n).tolist() for n in lengths]
         for lengths in ([6, 2, 7, 1, 9, 5, 10], [1, 1], [4, 1, 1, 3, 2, 8], [2, 14, 6, 5])
     ]
-    together = search_text(model, contexts, beam=6, histories=1)
+    together = search_text(model, contexts, beam=6, sentence_beam=1)
     for context, result in zip(contexts, together, strict=True):
-        [alone] = search_text(model, [context], beam=6, histories=1)
+        [alone] = search_text(model, [context], beam=6, sentence_beam=1)
         assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
 
 
@@ -209,16 +209,16 @@ def test_one_history_carries_the_weight_of_all(tiny, oracle_of, logsum):
             best = max(scores, key=lambda actions: scores[actions])
             group = [actions for actions in group if actions[: len(best)] == best]
             shift = total - scores[best]
-    [result] = search_text(model, [context], beam=HUGE, histories=1)
+    [result] = search_text(model, [context], beam=HUGE, sentence_beam=1)
     assert result.prefix_log_p == pytest.approx(expected, abs=1e-5)
     closed = shift + logsum(oracle.log_p(actions) for actions in group)
     assert result.log_p == pytest.approx(closed, abs=1e-5)
-    [everything] = search_text(model, [context], beam=HUGE, histories=HUGE)
+    [everything] = search_text(model, [context], beam=HUGE, sentence_beam=HUGE)
     [plain] = search_text(model, [context], beam=HUGE)
     assert everything.prefix_log_p == pytest.approx(plain.prefix_log_p, abs=1e-9)
-    [first, _] = search_text(model, [context, context[:1]], beam=HUGE, histories=1)
+    [first, _] = search_text(model, [context, context[:1]], beam=HUGE, sentence_beam=1)
     assert first.prefix_log_p == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(ValueError, match="histories"):
-        search_text(model, [context], histories=0)
+    with pytest.raises(ValueError, match="sentence_beam"):
+        search_text(model, [context], sentence_beam=0)
     with pytest.raises(ValueError, match="word-level"):
-        search_text(model, [context], histories=1, sync=False)
+        search_text(model, [context], sentence_beam=1, sync=False)
