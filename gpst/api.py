@@ -147,7 +147,7 @@ class GPST:
             [[s.tokens] for s in sentences],
             beam=beam,
             sync=sync,
-            inner=[[s.inner] for s in sentences],
+            inside_word=[[s.inside_word] for s in sentences],
         )
         best = zip(sentences, (r.parses[0] for r in in_order(batch_results, on_done)), strict=True)
         return [
@@ -165,7 +165,9 @@ class GPST:
         parsed: dict[int, ParsedSentence] = {}
         for batch in batches([len(s.tokens) for s in sentences], _INSIDE_SENTENCES):
             group = [sentences[k] for k in batch]
-            parses = inside_parse(self.model, [s.tokens for s in group], [s.inner for s in group])
+            parses = inside_parse(
+                self.model, [s.tokens for s in group], [s.inside_word for s in group]
+            )
             for k, s, parse in zip(batch, group, parses, strict=True):
                 parsed[k] = ParsedSentence(s.words, parse.tree.contract(s.word_of_token))
             if on_done is not None:
@@ -175,7 +177,7 @@ class GPST:
     def embed(self, text: str) -> list[Constituent]:
         """The constituents of a sentence's induced tree, words included, in post-order."""
         sentence = self._sentence(text)
-        [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inner])
+        [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inside_word])
         words = sentence.word_of_token
         vectors = parse.vectors.float().cpu().numpy()
         constituents = []

@@ -45,7 +45,7 @@ class ContextBatch:
             CPU.
         context_ends: (B,) number of sentences up to the end of each context, rising; stays on the
             CPU.
-        inner: (N,) whether the boundary after a token lies inside an atom (a word of several
+        inside_word: (N,) whether the boundary after a token lies inside an atom (a word of several
             pieces), which becomes a constituent; stays on the CPU. None: there are no atoms.
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
 
@@ -56,7 +56,7 @@ class ContextBatch:
     tokens: Tensor
     sentence_ends: np.ndarray
     context_ends: np.ndarray
-    inner: np.ndarray | None = field(default=None, kw_only=True)
+    inside_word: np.ndarray | None = field(default=None, kw_only=True)
     atoms: AtomRule = field(default="constrain_tree", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -70,26 +70,30 @@ class ContextBatch:
                 f"{self.tokens.numel()} tokens, {len(sentences)} sentences: the last sentence ends "
                 f"at token {sentences[-1]} and the last context at sentence {contexts[-1]}"
             )
-        if self.inner is not None and self.inner.shape != (self.tokens.numel(),):
-            raise ValueError(f"inner is {self.inner.shape} of {self.tokens.numel()} tokens")
+        if self.inside_word is not None and self.inside_word.shape != (self.tokens.numel(),):
+            raise ValueError(
+                f"inside_word is {self.inside_word.shape} of {self.tokens.numel()} tokens"
+            )
 
     @classmethod
     def from_sentences(
         cls,
         contexts: list[list[list[int]]],
-        inner: Sequence[Sequence[Sequence[bool]]] | None = None,
+        inside_word: Sequence[Sequence[Sequence[bool]]] | None = None,
         atoms: AtomRule = "constrain_tree",
     ) -> ContextBatch:
-        """A batch from token ids, as contexts[context][sentence][token], and `inner` likewise."""
+        """A batch from token ids, as contexts[context][sentence][token]; `inside_word` likewise."""
         sentences = [sentence for context in contexts for sentence in context]
         flat = [token for sentence in sentences for token in sentence]
         return cls(
             torch.tensor(flat, dtype=torch.int64),
             np.cumsum([len(s) for s in sentences], dtype=np.int64),
             np.cumsum([len(c) for c in contexts], dtype=np.int64),
-            inner=None
-            if inner is None
-            else np.array([b for context in inner for sentence in context for b in sentence], bool),
+            inside_word=None
+            if inside_word is None
+            else np.array(
+                [b for context in inside_word for sentence in context for b in sentence], bool
+            ),
             atoms=atoms,
         )
 

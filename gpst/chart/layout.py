@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int64, Integer, Real
 from torch import Tensor
 
 from gpst.chart import merge, numbering
-from gpst.chart.atoms import AtomRule, cutting_edges, inner_first
+from gpst.chart.atoms import AtomRule, cutting_edges, inside_words_first
 from gpst.chart.levels import Level, OutsideLevel, inside_levels, outside_levels
 from gpst.chart.packing import pack, views_of
 
@@ -118,7 +118,7 @@ class _Charts(NamedTuple):
     root: np.ndarray
 
 
-def _all_charts(scores, inner, starts, ends, window, schedule, num_threads) -> _Charts:
+def _all_charts(scores, inside_word, starts, ends, window, schedule, num_threads) -> _Charts:
     bound = merge.cells_bound(window)
     rows, num_sentences = len(scores) * bound, len(ends)
     charts = _Charts(
@@ -129,7 +129,7 @@ def _all_charts(scores, inner, starts, ends, window, schedule, num_threads) -> _
         np.empty(num_sentences, np.int64),
         np.empty(num_sentences, np.int64),
     )
-    arguments = (bound, scores, inner, starts, ends, window, schedule, *charts)
+    arguments = (bound, scores, inside_word, starts, ends, window, schedule, *charts)
     if num_threads <= 1 or num_sentences < 64:
         numbering.chart_range(0, num_sentences, *arguments)
         return charts
@@ -150,7 +150,7 @@ def build_layout(
     sentence_ends: Integer[np.ndarray, "S"],
     window: int = 2,
     schedule: str = "score",
-    inner: Bool[np.ndarray, "N"] | None = None,
+    inside_word: Bool[np.ndarray, "N"] | None = None,
     atoms: str = "constrain_tree",
     num_threads: int = 1,
     pin: bool = False,
@@ -163,7 +163,7 @@ def build_layout(
         sentence_ends: number of tokens up to the end of each sentence, rising.
         window: W, at least 1.
         schedule: `score` or `height`.
-        inner: whether the boundary after a token lies inside an atom (a span that every tree
+        inside_word: whether the boundary after a token lies inside an atom (a span that every tree
             has as a constituent); none by default.
         atoms: whether cells may cross atoms; see atoms.py. No difference where there are none.
         num_threads: threads over sentences.
@@ -182,11 +182,11 @@ def build_layout(
     num_tokens = len(scores)
     scores = np.ascontiguousarray(scores)
     no_atoms = np.zeros(num_tokens, np.bool_)
-    inner = no_atoms if inner is None else np.asarray(inner, np.bool_)
-    may_cross = atoms == "constrain_tree" and bool(inner.any())
+    inside_word = no_atoms if inside_word is None else np.asarray(inside_word, np.bool_)
+    may_cross = atoms == "constrain_tree" and bool(inside_word.any())
     if may_cross:
-        scores = inner_first(scores, inner)
-    closed = no_atoms if may_cross else inner
+        scores = inside_words_first(scores, inside_word)
+    closed = no_atoms if may_cross else inside_word
     bound = merge.cells_bound(window)
     charts = _all_charts(scores, closed, starts, ends, window, _SCHEDULES[schedule], num_threads)
     number = np.full(num_tokens * bound, -1, np.int64)
@@ -215,7 +215,7 @@ def build_layout(
             "postorder": np.lexsort((-spans[:, 0], spans[:, 1])),
             "outside_row": row,
             **dict(zip(_TENSORS[8:12], messages.T, strict=True)),
-            "cutting": cutting_edges(edges, spans, inner) if may_cross else edges[:0, 0],
+            "cutting": cutting_edges(edges, spans, inside_word) if may_cross else edges[:0, 0],
         },
         pin,
     )

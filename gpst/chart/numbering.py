@@ -27,7 +27,7 @@ def _reachable_levels(num_cells, root, num_splits, children, level):
 
 @compiled
 def chart_range(
-    first, last, bound, scores, inner, starts, ends, window, schedule,
+    first, last, bound, scores, inside_word, starts, ends, window, schedule,
     spans, num_splits, children, level, num_cells, root,
 ):  # fmt: skip
     for s in range(first, last):
@@ -35,7 +35,7 @@ def chart_range(
         i, j = a * bound, b * bound
         out = (spans[i:j], num_splits[i:j], children[i:j])
         num_cells[s], root[s] = merge.chart_of_sentence(
-            scores[a:b], inner[a:b], window, schedule, out
+            scores[a:b], inside_word[a:b], window, schedule, out
         )
         _reachable_levels(num_cells[s], root[s], out[1], out[2], level[i:j])
 

@@ -115,7 +115,7 @@ class GPSTModel(nn.Module):
             batch.sentence_ends,
             composition.window,
             composition.schedule,
-            batch.inner,
+            batch.inside_word,
             batch.atoms,
             torch.get_num_threads(),
             pin=on_gpu,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpst.model.gpst import GPSTModel
-from gpst.search.constraints import Context, Inner
+from gpst.search.constraints import Context, InsideWord
 from gpst.search.parse import TextResult, search_text
 
 _CPU_ROWS, _GPU_ROWS = 1024, 8192
@@ -45,7 +45,7 @@ def search_batches(
     *,
     beam: int = 20,
     sync: bool = True,
-    inner: Sequence[Inner] | None = None,
+    inside_word: Sequence[InsideWord] | None = None,
     num_best: int = 1,
     sentence_beam: int | None = None,
 ) -> Iterator[tuple[list[int], list[TextResult]]]:
@@ -58,13 +58,13 @@ def search_batches(
         most = min(most, int(_CPU_BYTES / (longest * _bytes_of_token(model, max(1, beam)))))
     # Nothing is padded on a CPU, and many rows make better use of the weights that are read.
     for batch in batches(lengths, max(1, most), even=not on_cpu):
-        batch_inner = None if inner is None else [inner[k] for k in batch]
+        batch_inside_word = None if inside_word is None else [inside_word[k] for k in batch]
         results = search_text(
             model,
             [contexts[k] for k in batch],
             beam=beam,
             sync=sync,
-            inner=batch_inner,
+            inside_word=batch_inside_word,
             num_best=num_best,
             sentence_beam=sentence_beam,
         )

@@ -19,7 +19,7 @@ from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
-from gpst.search.constraints import Context, Inner, TextTables
+from gpst.search.constraints import Context, InsideWord, TextTables
 from gpst.tree import Tree
 
 
@@ -64,7 +64,7 @@ def search_text(
     *,
     beam: int = 20,
     sync: bool = True,
-    inner: Sequence[Inner] | None = None,
+    inside_word: Sequence[InsideWord] | None = None,
     num_best: int = 1,
     sentence_beam: int | None = None,
 ) -> list[TextResult]:
@@ -77,13 +77,13 @@ def search_text(
         contexts: token ids, as contexts[context][sentence][token]; similar lengths waste least.
         beam: hypotheses kept for each context.
         sync: compare hypotheses at equal numbers of tokens; false: at equal numbers of actions.
-        inner: whether the boundary after a token lies inside an atom (a word of several pieces).
-            After an atom's last token COMP must close it before GEN, and no constituent holds a
-            part of one and something else. Without a chart there is no rule to choose.
+        inside_word: whether the boundary after a token lies inside an atom (a word of several
+            pieces). After an atom's last token COMP must close it before GEN, and no constituent
+            holds a part of one and something else. Without a chart there is no rule to choose.
         num_best: parses returned for each context, at most `beam`.
         sentence_beam: when the first token of a further sentence is written, only so many
-            hypotheses live on, with the weight of all. A beam holds few of the many combinations of earlier
-            sentences' trees, so that the sums over it lose most of their mass in a long context.
+            hypotheses live on, with the weight of all. A beam holds few of the many combinations of
+            earlier sentences' trees, so that its sums lose most of their mass in a long context.
             Likewise the hypotheses that a beam drops after a token leave their weight to those
             that it keeps: what was dropped had written the token too. This is another left-to-right
             model, which knows its past by few trees; which ones depends on the past alone, so it
@@ -99,16 +99,19 @@ def search_text(
     if sentence_beam is not None and not sync:
         raise ValueError("sentence_beam needs a word-level search (sync=True)")
     with evaluating(model):
-        search = _TextSearch(model, contexts, beam, inner)
+        search = _TextSearch(model, contexts, beam, inside_word)
         prefixes = search.run(True, sentence_beam) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
 
 
 def read_prompt(
-    model: GPSTModel, contexts: Sequence[Context], beam: int, inner: Sequence[Inner] | None = None
+    model: GPSTModel,
+    contexts: Sequence[Context],
+    beam: int,
+    inside_word: Sequence[InsideWord] | None = None,
 ) -> Beam:
     """The hypotheses that have just written the last token of each (equally long) context."""
-    search = _TextSearch(model, contexts, beam, inner)
+    search = _TextSearch(model, contexts, beam, inside_word)
     search.run(False, None)
     return search.beam
 
@@ -119,10 +122,10 @@ class _TextSearch:
         model: GPSTModel,
         contexts: Sequence[Context],
         beam: int,
-        inner: Sequence[Inner] | None,
+        inside_word: Sequence[InsideWord] | None,
     ):
         device = model.embedding.weight.device
-        self.tables = TextTables.of(contexts, inner, model.config.max_context_tokens, device)
+        self.tables = TextTables.of(contexts, inside_word, model.config.max_context_tokens, device)
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
         self.written: Float[Tensor, "C"] = torch.full_like(self.beam.log_p[:, 0], -torch.inf)

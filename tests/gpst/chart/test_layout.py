@@ -68,9 +68,11 @@ def test_atoms_are_never_crossed_where_they_constrain_the_chart(schedule):
         ends = np.cumsum(sizes)
         atoms = [(int(e - s), int(e) - 1) for s, e in zip(sizes, ends, strict=True)]
         scores = rng.normal(size=ends[-1] - 1).tolist()
-        inner = np.ones(ends[-1], bool)
-        inner[ends - 1] = False
-        layout = plan_of([scores], schedule=schedule, inner=inner, atoms="constrain_chart")
+        inside_word = np.ones(ends[-1], bool)
+        inside_word[ends - 1] = False
+        layout = plan_of(
+            [scores], schedule=schedule, inside_word=inside_word, atoms="constrain_chart"
+        )
         cells = cells_of(layout, 0, int(ends[-1]))
         assert cells == chart_oracle.chart(scores, 2, schedule, atoms)
         for i, j in cells:

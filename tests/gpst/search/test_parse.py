@@ -88,7 +88,9 @@ def test_atoms_become_constituents(tiny, oracle_of, logsum, atoms, sync):
     oracle = oracle_of(model)
     allowed = list(oracle.sequences(CONTEXT, atoms))
     assert len(allowed) < 15
-    [result] = search_text(model, [CONTEXT], beam=HUGE, num_best=HUGE, inner=[atoms], sync=sync)
+    [result] = search_text(
+        model, [CONTEXT], beam=HUGE, num_best=HUGE, inside_word=[atoms], sync=sync
+    )
     found = {sequence(parse.trees, CONTEXT) for parse in result.parses}
     assert found == set(allowed)
     assert result.log_p == pytest.approx(logsum(map(oracle.log_p, allowed)), abs=1e-5)
@@ -182,7 +184,7 @@ def test_bad_input_is_named(tiny):
     with pytest.raises(ValueError, match="beam: 0"):
         search_text(model, [[[1]]], beam=0)
     with pytest.raises(ValueError, match="atoms"):
-        search_text(model, [[[1, 2]]], inner=[[[False, True]]])
+        search_text(model, [[[1, 2]]], inside_word=[[[False, True]]])
 
 
 def test_one_history_carries_the_weight_of_all(tiny, oracle_of, logsum):

@@ -131,9 +131,9 @@ def test_examples_come_back_each_a_context_with_its_label(tmp_path, model_folder
 def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
     reader = TextReader(model_folder("gpst"))
     examples = [
-        Example([[5, 6], [7]], inner=[[True, False], [False]]),
-        Example([[8]], inner=[[False]]),
-        Example([[9, 10, 11]], inner=[[False, True, False]]),
+        Example([[5, 6], [7]], inside_word=[[True, False], [False]]),
+        Example([[8]], inside_word=[[False]]),
+        Example([[9, 10, 11]], inside_word=[[False, True, False]]),
     ]
     folder = tmp_path / "examples"
     prepare_examples(folder, "key", {"train": examples}, reader.tokenizer, {})
@@ -143,9 +143,9 @@ def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
     batch = source.batch([2, 0])
     assert batch.tokens.tolist() == [9, 10, 11, reader.end, 5, 6, 7, reader.end]
     assert batch.atoms == batch.to("cpu").atoms == "constrain_chart"
-    assert batch.inner is not None
-    assert np.flatnonzero(batch.inner).tolist() == [1, 4]
-    assert batch.to("cpu").inner is batch.inner
+    assert batch.inside_word is not None
+    assert np.flatnonzero(batch.inside_word).tolist() == [1, 4]
+    assert batch.to("cpu").inside_word is batch.inside_word
 
     before = source.fingerprint
     np.save(folder / "atoms.npy", np.zeros(10, bool))
@@ -161,8 +161,8 @@ def test_examples_have_labels_and_atoms_together(tmp_path, model_folder):
     prepare_examples(folder, "key", {"train": [example]}, reader.tokenizer, {})
     batch = ExampleSource(folder, atoms="constrain_chart").batch([0])
     assert isinstance(batch, LabelledBatch)
-    assert batch.inner is not None
-    assert batch.inner.tolist() == [True, False, False]
+    assert batch.inside_word is not None
+    assert batch.inside_word.tolist() == [True, False, False]
     assert batch.atoms == "constrain_chart"
 
 
