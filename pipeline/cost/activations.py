@@ -248,18 +248,18 @@ def _pair_weights(chart: CompositionConfig, num_layers: int, maps: int, number: 
 
 
 def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type: str) -> float:
-    """Of the parser (model/parser.py), whose attention pads sentences to groups of like length."""
+    """Of the parser (model/parser.py), whose layers pad sentences to groups of like length."""
     parser, tokens, number = config.parser, batch.num_tokens, sizes.number
     lengths = batch.sentence_lengths
     padded = sum(len(group) * int(lengths[group].max()) for group in length_groups(lengths))
     # A norm on the CPU also saves the normalised input.
     norm = number * (3 if device_type == "cpu" else 2) * parser.dim + _EXACT
-    layer = tokens * (
+    layer = padded * (
         2 * norm
         + number * (parser.dim + 4 * parser.ffn_dim)
         + number * parser.dim / parser.num_heads  # the turns of rotary positions
     )
-    layer += padded * (number * 4 * parser.dim + _EXACT * (parser.num_heads + 1) + _INDEX)
+    layer += padded * (number * 4 * parser.dim + _EXACT * (parser.num_heads + 1))
     width = parser.score_width
     score = number * 2 * (parser.dim + width) + sizes.masked(parser.dropout) * width
     return parser.num_layers * layer + tokens * (norm + score)

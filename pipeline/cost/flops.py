@@ -135,9 +135,10 @@ def _scores(config: GPSTConfig, vectors: int) -> float:
 
 def _parser(config: GPSTConfig, batch: ContextBatch) -> float:
     dim, ffn = config.parser.dim, config.parser.ffn_dim
-    tokens = batch.num_tokens
-    layer = _linear(tokens, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
+    tokens, layer = batch.num_tokens, 0.0
     for group in length_groups(batch.sentence_lengths):
-        layer += _attention(len(group), int(np.max(batch.sentence_lengths[group])), dim)
+        rows, longest = len(group), int(np.max(batch.sentence_lengths[group]))
+        layer += _linear(rows * longest, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
+        layer += _attention(rows, longest, dim)
     score = config.parser.score_width
     return config.parser.num_layers * layer + _linear(tokens, (2 * dim, score), (score, 1))
