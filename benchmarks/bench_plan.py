@@ -25,16 +25,17 @@ def main() -> None:
     parser.add_argument("--sentence-tokens", type=int, default=24)
     parser.add_argument("--repeat", type=int, default=10)
     args = parser.parse_args()
-    lengths = np.full(args.tokens // args.sentence_tokens, args.sentence_tokens)
+    num_sentences = args.tokens // args.sentence_tokens
+    ends = args.sentence_tokens * np.arange(1, num_sentences + 1)
     rng = np.random.default_rng(0)
     cases = [(schedule, threads) for schedule in ("score", "height") for threads in (1, 2)]
     times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     sizes: dict[str, dict[str, float]] = {}
     for number in range(args.repeat + 1):
-        scores = rng.normal(size=lengths.sum())
+        scores = rng.normal(size=ends[-1])
         for schedule, threads in cases:
             start = time.perf_counter()
-            layout = build_layout(scores, lengths, schedule=schedule, num_threads=threads)
+            layout = build_layout(scores, ends, schedule=schedule, num_threads=threads)
             if number:
                 times[schedule, threads].append(time.perf_counter() - start)
             sizes[schedule] = {

@@ -24,6 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,13 @@ class CutSource(ContextSource):
     def batch(self, contexts: ArrayLike) -> ContextBatch:
         """As of ContextSource."""
         whole, longest = super().batch(contexts), self.longest
-        pieces = [np.diff(np.r_[0:length:longest, length]) for length in whole.sentence_lengths]
-        first = np.cumsum(whole.sentences_per_context) - whole.sentences_per_context
+        pieces = [
+            np.r_[start:end:longest, end][1:] for start, end in pairwise([0, *whole.sentence_ends])
+        ]
         return replace(
             whole,
-            sentence_lengths=np.concatenate(pieces),
-            sentences_per_context=np.add.reduceat([len(piece) for piece in pieces], first),
+            sentence_ends=np.concatenate(pieces),
+            context_ends=np.cumsum([len(piece) for piece in pieces])[whole.context_ends - 1],
         )
 
 

@@ -62,8 +62,8 @@ def make_batch(num_contexts: int, length: int) -> ContextBatch:
     full, rest = divmod(length, SENTENCE)
     sentences = [SENTENCE] * full + ([rest] if rest else [])
     ids = torch.randint(VOCABULARY, (num_contexts * length,), generator=torch.manual_seed(0))
-    lengths = np.array(sentences * num_contexts, np.int64)
-    return ContextBatch(ids, lengths, np.full(num_contexts, len(sentences), np.int64))
+    ends = np.cumsum(sentences * num_contexts, dtype=np.int64)
+    return ContextBatch(ids, ends, np.cumsum([len(sentences)] * num_contexts, dtype=np.int64))
 
 
 def flops_per_token(config: ModelConfig) -> float:
@@ -73,7 +73,7 @@ def flops_per_token(config: ModelConfig) -> float:
     if isinstance(config, GPSTConfig):
         own, scores = config.composition, np.random.default_rng(0).random(batch.num_tokens)
         layout = build_layout(
-            scores.astype(np.float32), batch.sentence_lengths, own.window, own.schedule
+            scores.astype(np.float32), batch.sentence_ends, own.window, own.schedule
         )
         sizes = layout_sizes(layout)
     return batch_flops(config, batch, sizes).total / batch.num_tokens

@@ -70,7 +70,7 @@ def charts_of(trees: Trees, batches: int | None = None) -> PlanFor:
         lengths = [len(tree.words) for tree in sentences.trees]
         spans = trees(sentences)
         scores = [boundary_scores(s, n) for s, n in zip(spans, lengths, strict=True)]
-        return build_layout(np.concatenate(scores), sentences.batch.sentence_lengths, 1)
+        return build_layout(np.concatenate(scores), sentences.batch.sentence_ends, 1)
 
     return layout
 

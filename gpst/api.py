@@ -142,14 +142,14 @@ class GPST:
             return self._parse_inside(sentences, on_done)
         if method != "left-to-right":
             raise ValueError(f"method: {method!r} is not allowed; inside or left-to-right")
-        found = search_batches(
+        batch_results = search_batches(
             self.model,
             [[s.tokens] for s in sentences],
             beam=beam,
             sync=sync,
-            inner=[[s.inner] for s in sentences],
+            inside_word=[[s.inside_word] for s in sentences],
         )
-        best = zip(sentences, (r.parses[0] for r in in_order(found, on_done)), strict=True)
+        best = zip(sentences, (r.parses[0] for r in in_order(batch_results, on_done)), strict=True)
         return [
             ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p) for s, p in best
         ]
@@ -162,31 +162,33 @@ class GPST:
     def _parse_inside(
         self, sentences: Sequence[Sentence], on_done: Callable[[int], None] | None
     ) -> list[ParsedSentence]:
-        found: dict[int, ParsedSentence] = {}
+        parsed: dict[int, ParsedSentence] = {}
         for batch in batches([len(s.tokens) for s in sentences], _INSIDE_SENTENCES):
-            own = [sentences[k] for k in batch]
-            parses = inside_parse(self.model, [s.tokens for s in own], [s.inner for s in own])
-            for k, s, parse in zip(batch, own, parses, strict=True):
-                found[k] = ParsedSentence(s.words, parse.tree.contract(s.word_of_token))
+            group = [sentences[k] for k in batch]
+            parses = inside_parse(
+                self.model, [s.tokens for s in group], [s.inside_word for s in group]
+            )
+            for k, s, parse in zip(batch, group, parses, strict=True):
+                parsed[k] = ParsedSentence(s.words, parse.tree.contract(s.word_of_token))
             if on_done is not None:
                 on_done(len(batch))
-        return [found[k] for k in range(len(sentences))]
+        return [parsed[k] for k in range(len(sentences))]
 
     def embed(self, text: str) -> list[Constituent]:
         """The constituents of a sentence's induced tree, words included, in post-order."""
         sentence = self._sentence(text)
-        [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inner])
+        [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inside_word])
         words = sentence.word_of_token
         vectors = parse.vectors.float().cpu().numpy()
-        found = []
+        constituents = []
         for (i, j), vector in zip(parse.tree.spans, vectors, strict=True):
             starts = i == 0 or words[i - 1] != words[i]
             ends = j + 1 == len(words) or words[j + 1] != words[j]
             if starts and ends:
                 span = words[i], words[j]
                 text = " ".join(sentence.words[span[0] : span[1] + 1])
-                found.append(Constituent(text, span, vector))
-        return found
+                constituents.append(Constituent(text, span, vector))
+        return constituents
 
     def surprisal(self, text: str | Sequence[str], *, beam: int = 20) -> list[WordSurprisal]:
         """The surprisal of each word of a text, by word-level search.
@@ -203,8 +205,8 @@ class GPST:
             sentences = [self.codec.sentence(one) for one in text]
         if not sentences:
             raise ValueError("the text is empty")
-        [found] = self._surprisals([sentences], beam, None)
-        return [word for sentence in found for word in sentence]
+        [surprisals] = self._surprisals([sentences], beam, None)
+        return [word for sentence in surprisals for word in sentence]
 
     def surprisals(
         self,
@@ -231,11 +233,8 @@ class GPST:
             check_length("text", text, self.model.config.max_context_tokens)
         contexts = [[s.tokens for s in text] for text in texts]
         results = in_order(search_batches(self.model, contexts, beam=beam), on_done)
-        found = []
-        for text, result in zip(texts, results, strict=True):
-            bits = iter(result.surprisals.tolist())
-            found.append([_word_surprisals(sentence, bits) for sentence in text])
-        return found
+        bits = [iter(result.surprisals.tolist()) for result in results]
+        return [[_word_surprisals(s, b) for s in text] for text, b in zip(texts, bits, strict=True)]
 
     def generate(
         self,
@@ -268,7 +267,7 @@ class GPST:
                     on_text(text[told:])
                     told = len(text)
 
-        found = generate(
+        generations = generate(
             self.model,
             [s.tokens for s in sentences],
             max_new_tokens=max_new_tokens,
@@ -280,7 +279,7 @@ class GPST:
             sync=sync,
             on_token=hear if on_text is not None else None,
         )
-        return [self._generated(one) for one in found]
+        return [self._generated(one) for one in generations]
 
     def _generated(self, one: Generation) -> GeneratedText:
         sentences = [

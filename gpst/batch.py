@@ -41,9 +41,11 @@ class ContextBatch:
 
     Args:
         tokens: (N,) token ids of all contexts.
-        sentence_lengths: (S,) tokens of each sentence, at least 1; stays on the CPU.
-        sentences_per_context: (B,) sentences of each context, at least 1; stays on the CPU.
-        inner: (N,) whether the boundary after a token lies inside an atom (a word of several
+        sentence_ends: (S,) number of tokens up to the end of each sentence, rising; stays on the
+            CPU.
+        context_ends: (B,) number of sentences up to the end of each context, rising; stays on the
+            CPU.
+        inside_word: (N,) whether the boundary after a token lies inside an atom (a word of several
             pieces), which becomes a constituent; stays on the CPU. None: there are no atoms.
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
 
@@ -52,42 +54,46 @@ class ContextBatch:
     """
 
     tokens: Tensor
-    sentence_lengths: np.ndarray
-    sentences_per_context: np.ndarray
-    inner: np.ndarray | None = field(default=None, kw_only=True)
+    sentence_ends: np.ndarray
+    context_ends: np.ndarray
+    inside_word: np.ndarray | None = field(default=None, kw_only=True)
     atoms: AtomRule = field(default="constrain_tree", kw_only=True)
 
     def __post_init__(self) -> None:
-        lengths, per_context = self.sentence_lengths, self.sentences_per_context
-        if len(lengths) == 0 or len(per_context) == 0:
+        sentences, contexts = self.sentence_ends, self.context_ends
+        if len(sentences) == 0 or len(contexts) == 0:
             raise ValueError("a batch needs at least one context with one sentence")
-        if int(lengths.min()) < 1 or int(per_context.min()) < 1:
+        if int(self.sentence_lengths.min()) < 1 or int(np.diff(contexts, prepend=0).min()) < 1:
             raise ValueError("every sentence needs a token and every context a sentence")
-        if int(lengths.sum()) != self.tokens.numel() or int(per_context.sum()) != len(lengths):
+        if sentences[-1] != self.tokens.numel() or contexts[-1] != len(sentences):
             raise ValueError(
-                f"{self.tokens.numel()} tokens, {len(lengths)} sentences: sentence_lengths sum to "
-                f"{int(lengths.sum())} and sentences_per_context to {int(per_context.sum())}"
+                f"{self.tokens.numel()} tokens, {len(sentences)} sentences: the last sentence ends "
+                f"at token {sentences[-1]} and the last context at sentence {contexts[-1]}"
             )
-        if self.inner is not None and self.inner.shape != (self.tokens.numel(),):
-            raise ValueError(f"inner is {self.inner.shape} of {self.tokens.numel()} tokens")
+        if self.inside_word is not None and self.inside_word.shape != (self.tokens.numel(),):
+            raise ValueError(
+                f"inside_word is {self.inside_word.shape} of {self.tokens.numel()} tokens"
+            )
 
     @classmethod
     def from_sentences(
         cls,
         contexts: list[list[list[int]]],
-        inner: Sequence[Sequence[Sequence[bool]]] | None = None,
+        inside_word: Sequence[Sequence[Sequence[bool]]] | None = None,
         atoms: AtomRule = "constrain_tree",
     ) -> ContextBatch:
-        """A batch from token ids, as contexts[context][sentence][token], and `inner` likewise."""
+        """A batch from token ids, as contexts[context][sentence][token]; `inside_word` likewise."""
         sentences = [sentence for context in contexts for sentence in context]
         flat = [token for sentence in sentences for token in sentence]
         return cls(
             torch.tensor(flat, dtype=torch.int64),
-            np.array([len(s) for s in sentences], dtype=np.int64),
-            np.array([len(c) for c in contexts], dtype=np.int64),
-            inner=None
-            if inner is None
-            else np.array([b for context in inner for sentence in context for b in sentence], bool),
+            np.cumsum([len(s) for s in sentences], dtype=np.int64),
+            np.cumsum([len(c) for c in contexts], dtype=np.int64),
+            inside_word=None
+            if inside_word is None
+            else np.array(
+                [b for context in inside_word for sentence in context for b in sentence], bool
+            ),
             atoms=atoms,
         )
 
@@ -97,26 +103,40 @@ class ContextBatch:
 
     @property
     def num_sentences(self) -> int:
-        return len(self.sentence_lengths)
+        return len(self.sentence_ends)
 
     @property
     def num_contexts(self) -> int:
-        return len(self.sentences_per_context)
+        return len(self.context_ends)
 
     @cached_property
     def counts(self) -> BatchCounts:
         return BatchCounts(self.num_tokens, self.num_sentences)
 
     @cached_property
-    def sentence_starts(self) -> np.ndarray:
-        """(S,) flat position of the first token of each sentence."""
-        return np.cumsum(self.sentence_lengths) - self.sentence_lengths
+    def sentence_lengths(self) -> np.ndarray:
+        """(S,) tokens of each sentence."""
+        return np.diff(self.sentence_ends, prepend=0)
 
-    @cached_property
+    @property
+    def context_token_ends(self) -> np.ndarray:
+        """(B,) number of tokens up to the end of each context."""
+        return self.sentence_ends[self.context_ends - 1]
+
+    @property
+    def context_action_ends(self) -> np.ndarray:
+        """(B,) number of GEN and COMP actions up to the end of each context."""
+        return 2 * self.context_token_ends - self.context_ends
+
+    @property
     def context_lengths(self) -> np.ndarray:
         """(B,) tokens of each context."""
-        first = np.cumsum(self.sentences_per_context) - self.sentences_per_context
-        return np.add.reduceat(self.sentence_lengths, first)
+        return np.diff(self.context_token_ends, prepend=0)
+
+    @property
+    def context_actions(self) -> np.ndarray:
+        """(B,) actions of each context."""
+        return np.diff(self.context_action_ends, prepend=0)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ContextBatch:
         return replace(self, tokens=self.tokens.to(device, non_blocking=non_blocking))
@@ -134,16 +154,14 @@ def on_device(array: np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def padded_rows(lengths: np.ndarray) -> Int64[np.ndarray, "N"]:
-    """Where the items of rows of the given lengths lie in a (rows, longest) padded table.
+def padded_rows(ends: np.ndarray) -> Int64[np.ndarray, "N"]:
+    """Where the items of rows of unequal lengths lie in a (rows, longest) padded table.
 
     Args:
-        lengths: (B,) items of each row.
+        ends: (B,) number of items up to the end of each row.
     Returns:
-        (sum of lengths,) flat positions row * longest + column.
+        flat position, row * longest + column, of each item.
     """
-    longest = int(lengths.max())
-    starts = np.cumsum(lengths) - lengths
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    column = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
-    return row * longest + column
+    lengths = np.diff(ends, prepend=0)
+    row_starts = np.arange(len(ends)) * lengths.max()
+    return np.arange(ends[-1]) + np.repeat(row_starts - (ends - lengths), lengths)

@@ -166,9 +166,9 @@ class Tree:
                 raise ValueError(
                     f"tokens {first[group]}..{last[group]} (group {group}) are no constituent"
                 )
-        kept = [
+        spans = [
             (groups[i], groups[j])
             for i, j in self.spans
             if i == first[groups[i]] and j == last[groups[j]]
         ]
-        return Tree(len(last), tuple(kept))
+        return Tree(len(last), tuple(spans))

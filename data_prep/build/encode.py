@@ -30,13 +30,13 @@ _SPACE_CHARACTERS = "ĠĊĉč▁"  # space, LF, tab, CR as byte-level BPE writes
 class TokenBatch:
     """Documents as tokens. document d holds the next document_sentences[d] sentences.
 
-    tokens: (T,). sentence_lengths: (S,) uint32, in tokens. document_sentences, document_tokens:
+    tokens: (T,). sentence_ends: (S,) int64, in tokens. document_sentences, document_tokens:
     (D,) int64; both 0 for a document that was not chosen or has no tokens. num_cut: sentences cut
     at a word's start because they were too long; num_cut_words: the same inside a word.
     """
 
     tokens: np.ndarray
-    sentence_lengths: np.ndarray
+    sentence_ends: np.ndarray
     document_sentences: np.ndarray
     document_tokens: np.ndarray
     num_cut: int
@@ -91,10 +91,10 @@ def _cut_at(ids, start, limit, begins):
 
 
 @compiled
-def _layout(ids, sentence_ends, document_ends, chosen, begins, limit, end_id, out, lengths, sizes):
+def _layout(ids, sentence_ends, document_ends, chosen, begins, limit, end_id, out, ends, sizes):
     """Write the chosen documents' tokens, and an end-of-document sentence after each.
 
-    out: tokens; lengths: sentence lengths; sizes: (D, 2) sentences and tokens. Returns
+    out: tokens; ends: ends of their sentences; sizes: (D, 2) sentences and tokens. Returns
     (tokens, sentences, cuts at words, cuts inside words).
     """
     at = count = cuts = word_cuts = start = s = 0
@@ -112,14 +112,14 @@ def _layout(ids, sentence_ends, document_ends, chosen, begins, limit, end_id, ou
                 for i in range(start, cut):
                     out[at + i - start] = ids[i]
                 at += cut - start
-                lengths[count] = cut - start
+                ends[count] = at
                 count += 1
                 start = cut
             start = stop
         if count > first_count:
             out[at] = end_id
-            lengths[count] = 1
             at += 1
+            ends[count] = at
             count += 1
         sizes[d, 0], sizes[d, 1] = count - first_count, at - first_at
     return at, count, cuts, word_cuts
@@ -210,7 +210,7 @@ class Encoder:
         room = len(batch.ids) + num_documents
         out = np.empty(room, self.dtype)
         # a cut leaves at least one token on each side
-        lengths = np.empty(len(batch.sentence_ends) + room, np.uint32)
+        ends = np.empty(len(batch.sentence_ends) + room, np.int64)
         sizes = np.zeros((num_documents, 2), np.int64)
         at, count, cuts, word_cuts = _layout(
             batch.ids,
@@ -221,10 +221,10 @@ class Encoder:
             self.limit,
             self.loaded.end_of_document_id,
             out,
-            lengths,
+            ends,
             sizes,
         )
-        return TokenBatch(out[:at], lengths[:count], sizes[:, 0], sizes[:, 1], cuts, word_cuts)
+        return TokenBatch(out[:at], ends[:count], sizes[:, 0], sizes[:, 1], cuts, word_cuts)
 
 
 def token_tables(loaded: LoadedTokenizer) -> tuple[np.ndarray, np.ndarray]:

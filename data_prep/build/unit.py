@@ -262,7 +262,7 @@ class _UnitWriter:
         documents["tokens"] = batch.document_tokens[chosen]
         values = {
             "tokens": batch.tokens.astype(self._dtype, copy=False),
-            "sentences": batch.sentence_lengths.astype("<u4", copy=False),
+            "sentences": np.diff(batch.sentence_ends, prepend=0).astype("<u4"),
             "documents": documents,
         }
         if places is not None:

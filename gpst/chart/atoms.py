@@ -21,26 +21,28 @@ from jaxtyping import Bool, Int64, Real
 AtomRule = Literal["constrain_tree", "constrain_chart"]
 
 
-def inner_first(
-    scores: Real[np.ndarray, "N"], inner: Bool[np.ndarray, "N"]
+def inside_words_first(
+    scores: Real[np.ndarray, "N"], inside_word: Bool[np.ndarray, "N"]
 ) -> Real[np.ndarray, "N"]:
     """Numbers in the place of scores: the same order, but boundaries inside atoms before others.
 
     Args:
         scores: of the boundary after each token.
-        inner: whether the boundary lies inside an atom.
+        inside_word: whether the boundary lies inside an atom.
     Returns:
         all different; of equal scores the smaller boundary has the higher one, so that ties
         are broken as they are among scores.
     """
     position = np.arange(len(scores))
     ranks = np.empty_like(scores)
-    ranks[np.lexsort((-position, scores, ~inner))] = position
+    ranks[np.lexsort((-position, scores, ~inside_word))] = position
     return ranks
 
 
 def cutting_edges(
-    edges: Int64[np.ndarray, "E 4"], spans: Int64[np.ndarray, "C 2"], inner: Bool[np.ndarray, "N"]
+    edges: Int64[np.ndarray, "E 4"],
+    spans: Int64[np.ndarray, "C 2"],
+    inside_word: Bool[np.ndarray, "N"],
 ) -> Int64[np.ndarray, "forbidden"]:
     """The edges that no tree may take: their split lies inside an atom, and their cell does not.
 
@@ -49,11 +51,11 @@ def cutting_edges(
     Args:
         edges: left, right, parent, cut.
         spans: first and last token of each cell.
-        inner: whether the boundary after a token lies inside an atom.
+        inside_word: whether the boundary after a token lies inside an atom.
     Returns:
         numbers of edges, rising.
     """
-    before = np.concatenate(([0], np.cumsum(inner)))
+    before = np.concatenate(([0], np.cumsum(inside_word)))
     first, last = spans[edges[:, 2]].T
     within = before[last] - before[first] == last - first
-    return np.flatnonzero(inner[edges[:, 3]] & ~within)
+    return np.flatnonzero(inside_word[edges[:, 3]] & ~within)

@@ -51,9 +51,9 @@ def decode(layout: ChartLayout, scores: Float[Tensor, "E"]) -> InducedTrees:
     for level in reversed(layout.levels):
         edge = best_edge[layout.internal(level.cells)]
         # A node of a tree has one parent in it, so that the sums stay 0 or 1.
-        own = marked[level.cells].clone()
-        marked.index_add_(0, layout.left[edge], own)
-        marked.index_add_(0, layout.right[edge], own)
+        is_node = marked[level.cells].clone()
+        marked.index_add_(0, layout.left[edge], is_node)
+        marked.index_add_(0, layout.right[edge], is_node)
     ordered = marked[layout.postorder]
     ordered_place = torch.cumsum(ordered, 0) - ordered
     num_nodes = 2 * layout.num_tokens - layout.num_sentences
@@ -74,7 +74,7 @@ def trees_of(layout: ChartLayout, induced: InducedTrees) -> list[Tree]:
     roots = layout.spans[layout.roots.cpu().numpy()]
     for start, end in roots.tolist():
         size = 2 * (end - start + 1) - 1
-        own = spans[first : first + size] - start
-        trees.append(Tree(end - start + 1, tuple((i, j) for i, j in own.tolist())))
+        tree_spans = spans[first : first + size] - start
+        trees.append(Tree(end - start + 1, tuple((i, j) for i, j in tree_spans.tolist())))
         first += size
     return trees

@@ -20,8 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.layout import ChartLayout, Level
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.layout import ChartLayout
+from gpst.chart.levels import Level
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.kernels.pair import add_norm_backward
 from gpst.layers.composition import Composition
@@ -173,16 +175,15 @@ class _Inside(torch.autograd.Function):
         for level, vectors in zip(reversed(layout.levels), reversed(ctx.vectors), strict=True):
             cells = level.cells
             normed, inverse = table[cells].to(weights.dtype), inverse_std[cells]
-            mixed = add_norm_backward(grad_tables[:, cells], normed, inverse)
+            grad_mixed = add_norm_backward(grad_tables[:, cells], normed, inverse)
             grad_scores = _through_softmax(
-                settings, level, vectors, mixed, heights, weights, grad_heights
+                settings, level, vectors, grad_mixed, heights, weights, grad_heights
             )
             edges = level.edges
+            parent = layout.parent[edges] - level.first_cell
             # The second route ends above the tokens, which take the sum of both.
-            routes = 1 if level.first_cell == layout.num_tokens else len(mixed)
-            grad_out = OutputGradients(
-                mixed[:routes], layout.parent[edges] - level.first_cell, weights[edges], grad_scores
-            )
+            routes = 1 if level.first_cell == layout.num_tokens else len(grad_mixed)
+            grad_out = OutputGradients(grad_mixed[:routes], parent, weights[edges], grad_scores)
             grad = grad_tables[:routes]
             passage.backward(_pairs(layout, level, table), grad_out, grad, grad)
         # Route 0 is the sum of both routes.
@@ -212,7 +213,7 @@ def _through_softmax(
     settings: _Settings,
     level: Level,
     vectors: Float[Tensor, "edges D"],
-    mixed: Float[Tensor, "R cells D"],
+    grad_mixed: Float[Tensor, "R cells D"],
     heights: Float[Tensor, "C"],
     weights: Float[Tensor, "E"],
     grad_heights: Float[Tensor, "C"],
@@ -220,10 +221,10 @@ def _through_softmax(
     """Gradient of the scores of a level's edges; sends the heights' down to the children.
 
     Args:
-        vectors: m_e. mixed: gradient of sum_e a_e m_e.
+        vectors: m_e. grad_mixed: gradient of sum_e a_e m_e.
     """
     layout = settings.layout
-    live = mixed[0] - mixed[1] if len(mixed) == 2 else mixed[0]
+    live = grad_mixed[0] - grad_mixed[1] if len(grad_mixed) == 2 else grad_mixed[0]
     edge_heights = _edge_heights(layout, level, heights)
     if use_triton(vectors):
         from gpst.kernels.gpu.segments import segment_mix_backward
@@ -261,8 +262,8 @@ def _through_dense_softmax(
         first = block.first_cell - level.first_cell
         a = weights[block.edges].view(shape)
         grad_out_heights = grad_heights[block.cells].unsqueeze(1)
-        own = live[first : first + block.num_cells].unsqueeze(2)
-        grad_a = torch.bmm(vectors[local].view(*shape, -1).to(live.dtype), own).squeeze(2)
+        live_block = live[first : first + block.num_cells].unsqueeze(2)
+        grad_a = torch.bmm(vectors[local].view(*shape, -1).to(live.dtype), live_block).squeeze(2)
         grad_a = grad_a + grad_out_heights * edge_heights[local].view(shape)
         grad_s = a * (grad_a - (a * grad_a).sum(1, keepdim=True)) / settings.temperature
         grad_scores[local] = grad_s.flatten()

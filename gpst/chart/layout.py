@@ -18,7 +18,8 @@ from jaxtyping import Bool, Int64, Integer, Real
 from torch import Tensor
 
 from gpst.chart import merge, numbering
-from gpst.chart.atoms import AtomRule, cutting_edges, inner_first
+from gpst.chart.atoms import AtomRule, cutting_edges, inside_words_first
+from gpst.chart.levels import Level, OutsideLevel, inside_levels, outside_levels
 from gpst.chart.packing import pack, views_of
 
 _TENSORS = (
@@ -28,68 +29,6 @@ _TENSORS = (
 )
 """Of a layout, in the order in which they lie in `integers`."""
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
-
-
-class Block(NamedTuple):
-    """Cells of one level that have the same number of splits."""
-
-    first_cell: int
-    num_cells: int
-    first_edge: int
-    num_splits: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(cells, splits of each): how its edges fold."""
-        return self.num_cells, self.num_splits
-
-    @property
-    def cells(self) -> slice:
-        return slice(self.first_cell, self.first_cell + self.num_cells)
-
-    @property
-    def edges(self) -> slice:
-        return slice(self.first_edge, self.first_edge + self.num_cells * self.num_splits)
-
-
-class Level(NamedTuple):
-    """One batched step of the inside pass."""
-
-    first_cell: int
-    last_cell: int
-    first_edge: int
-    last_edge: int
-    blocks: tuple[Block, ...]
-
-    @property
-    def cells(self) -> slice:
-        return slice(self.first_cell, self.last_cell)
-
-    @property
-    def edges(self) -> slice:
-        return slice(self.first_edge, self.last_edge)
-
-    def local_edges(self, block: Block) -> slice:
-        """The edges of one of its blocks, counted from the level's first edge."""
-        first = block.first_edge - self.first_edge
-        return slice(first, first + block.num_cells * block.num_splits)
-
-
-class OutsideLevel(NamedTuple):
-    """One batched step of the outside pass; rows are cells in outside order."""
-
-    first_row: int
-    last_row: int
-    first_message: int
-    last_message: int
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.first_row, self.last_row)
-
-    @property
-    def messages(self) -> slice:
-        return slice(self.first_message, self.last_message)
 
 
 @dataclass(frozen=True)
@@ -134,8 +73,8 @@ class ChartLayout:
     alone."""
     spans: Int64[np.ndarray, "C 2"]
     """First and last token of each cell, flat positions; stays on the CPU."""
-    sentence_lengths: Int64[np.ndarray, "S"]
-    """Tokens of each sentence; stays on the CPU."""
+    sentence_ends: Int64[np.ndarray, "S"]
+    """Number of tokens up to the end of each sentence; stays on the CPU."""
     integers: Int64[Tensor, "total"]
     """All of the tensors above, one after another, so that one copy moves them."""
 
@@ -151,19 +90,20 @@ class ChartLayout:
         sizes = {name: len(getattr(self, name)) for name in _TENSORS}
         return replace(self, integers=moved, **views_of(moved, sizes))
 
-    def check_is_of(self, sentence_lengths: np.ndarray) -> None:
-        """Raises ValueError unless this is a layout for sentences of these lengths."""
-        own, given = self.sentence_lengths, np.asarray(sentence_lengths)
-        if len(own) != len(given) or self.num_tokens != int(given.sum()):
+    def check_is_of(self, sentence_ends: np.ndarray) -> None:
+        """Raises ValueError unless this is a layout for sentences that end there."""
+        ends = self.sentence_ends
+        if len(ends) != len(sentence_ends) or self.num_tokens != sentence_ends[-1]:
             raise ValueError(
-                f"the plan is of another batch: of {self.num_tokens} tokens in {len(own)} "
-                f"sentences, and this batch has {int(given.sum())} in {len(given)}"
+                f"the plan is of another batch: of {self.num_tokens} tokens in {len(ends)} "
+                f"sentences, and this batch has {sentence_ends[-1]} in {len(sentence_ends)}"
             )
-        if (own != given).any():
-            first = int(np.argmax(own != given))
+        if (ends != sentence_ends).any():
+            first = int(np.argmax(ends != sentence_ends))
+            start = ends[first - 1] if first else 0
             raise ValueError(
-                f"the plan is of another batch: its sentence {first} has {own[first]} tokens, and "
-                f"this batch's has {given[first]}"
+                f"the plan is of another batch: its sentence {first} has {ends[first] - start} "
+                f"tokens, and this batch's has {sentence_ends[first] - start}"
             )
 
 
@@ -178,9 +118,9 @@ class _Charts(NamedTuple):
     root: np.ndarray
 
 
-def _all_charts(scores, inner, starts, lengths, window, schedule, num_threads) -> _Charts:
+def _all_charts(scores, inside_word, starts, ends, window, schedule, num_threads) -> _Charts:
     bound = merge.cells_bound(window)
-    rows, num_sentences = len(scores) * bound, len(lengths)
+    rows, num_sentences = len(scores) * bound, len(ends)
     charts = _Charts(
         np.empty((rows, 2), np.int64),
         np.empty(rows, np.int64),
@@ -189,7 +129,7 @@ def _all_charts(scores, inner, starts, lengths, window, schedule, num_threads) -
         np.empty(num_sentences, np.int64),
         np.empty(num_sentences, np.int64),
     )
-    arguments = (bound, scores, inner, starts, lengths, window, schedule, *charts)
+    arguments = (bound, scores, inside_word, starts, ends, window, schedule, *charts)
     if num_threads <= 1 or num_sentences < 64:
         numbering.chart_range(0, num_sentences, *arguments)
         return charts
@@ -205,33 +145,12 @@ def _all_charts(scores, inner, starts, lengths, window, schedule, num_threads) -
     return charts
 
 
-def _inside_levels(counts: np.ndarray, num_tokens: int) -> tuple[Level, ...]:
-    levels, cell, edge = [], num_tokens, 0
-    for row in counts[1:]:
-        first_cell, first_edge, blocks = cell, edge, []
-        for k, size in enumerate(row.tolist()):
-            if size:
-                blocks.append(Block(cell, size, edge, k))
-                cell += size
-                edge += size * k
-        levels.append(Level(first_cell, cell, first_edge, edge, tuple(blocks)))
-    return tuple(levels)
-
-
-def _outside_levels(sizes: np.ndarray, messages: np.ndarray) -> tuple[OutsideLevel, ...]:
-    rows = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-    ends = np.concatenate([[0], np.cumsum(messages)]).tolist()
-    return tuple(
-        OutsideLevel(rows[i], rows[i + 1], ends[i], ends[i + 1]) for i in range(1, len(sizes))
-    )
-
-
 def build_layout(
     scores: Real[np.ndarray, "N"],
-    sentence_lengths: Integer[np.ndarray, "S"],
+    sentence_ends: Integer[np.ndarray, "S"],
     window: int = 2,
     schedule: str = "score",
-    inner: Bool[np.ndarray, "N"] | None = None,
+    inside_word: Bool[np.ndarray, "N"] | None = None,
     atoms: str = "constrain_tree",
     num_threads: int = 1,
     pin: bool = False,
@@ -241,10 +160,10 @@ def build_layout(
     Args:
         scores: score of the boundary after each token, of all sentences one after another;
             the entry of a sentence's last token is not read. Only the order matters.
-        sentence_lengths: tokens of each sentence, at least 1.
+        sentence_ends: number of tokens up to the end of each sentence, rising.
         window: W, at least 1.
         schedule: `score` or `height`.
-        inner: whether the boundary after a token lies inside an atom (a span that every tree
+        inside_word: whether the boundary after a token lies inside an atom (a span that every tree
             has as a constituent); none by default.
         atoms: whether cells may cross atoms; see atoms.py. No difference where there are none.
         num_threads: threads over sentences.
@@ -252,11 +171,10 @@ def build_layout(
     Raises:
         ValueError: shapes that do not agree, an unknown schedule or rule of atoms.
     """
-    lengths = np.ascontiguousarray(sentence_lengths, dtype=np.int64)
-    if len(scores) != int(lengths.sum()) or len(lengths) == 0 or int(lengths.min()) < 1:
-        raise ValueError(
-            f"{len(scores)} scores for sentences of {int(lengths.sum())} tokens in all"
-        )
+    ends = np.ascontiguousarray(sentence_ends, dtype=np.int64)
+    starts = np.concatenate(([0], ends))[:-1]
+    if len(ends) == 0 or len(scores) != ends[-1] or (ends <= starts).any():
+        raise ValueError(f"{len(scores)} scores for sentences of {ends[-1:].sum()} tokens in all")
     if schedule not in _SCHEDULES or window < 1:
         raise ValueError(f"schedule {schedule!r}, window {window}: score or height, at least 1")
     if atoms not in get_args(AtomRule):
@@ -264,22 +182,21 @@ def build_layout(
     num_tokens = len(scores)
     scores = np.ascontiguousarray(scores)
     no_atoms = np.zeros(num_tokens, np.bool_)
-    inner = no_atoms if inner is None else np.asarray(inner, np.bool_)
-    may_cross = atoms == "constrain_tree" and bool(inner.any())
+    inside_word = no_atoms if inside_word is None else np.asarray(inside_word, np.bool_)
+    may_cross = atoms == "constrain_tree" and bool(inside_word.any())
     if may_cross:
-        scores = inner_first(scores, inner)
-    closed = no_atoms if may_cross else inner
-    starts = np.cumsum(lengths) - lengths
+        scores = inside_words_first(scores, inside_word)
+    closed = no_atoms if may_cross else inside_word
     bound = merge.cells_bound(window)
-    charts = _all_charts(scores, closed, starts, lengths, window, _SCHEDULES[schedule], num_threads)
+    charts = _all_charts(scores, closed, starts, ends, window, _SCHEDULES[schedule], num_threads)
     number = np.full(num_tokens * bound, -1, np.int64)
     counts = numbering.number_cells(
-        bound, starts, lengths, window, charts.num_splits, charts.level, charts.num_cells, number
+        bound, starts, window, charts.num_splits, charts.level, charts.num_cells, number
     )
     num_cells = int(counts.sum())
     spans, row_of = np.empty((num_cells, 2), np.int64), np.empty((num_cells, 2), np.int64)
     numbering.fill_cells(
-        bound, starts, lengths, charts.spans, charts.level, charts.num_cells, number, spans, row_of
+        bound, starts, charts.spans, charts.level, charts.num_cells, number, spans, row_of
     )
     num_edges = int((counts.sum(0) * np.arange(window + 1)).sum())
     edges = np.empty((num_edges, 4), np.int64)
@@ -298,18 +215,18 @@ def build_layout(
             "postorder": np.lexsort((-spans[:, 0], spans[:, 1])),
             "outside_row": row,
             **dict(zip(_TENSORS[8:12], messages.T, strict=True)),
-            "cutting": cutting_edges(edges, spans, inner) if may_cross else edges[:0, 0],
+            "cutting": cutting_edges(edges, spans, inside_word) if may_cross else edges[:0, 0],
         },
         pin,
     )
     return ChartLayout(
         num_tokens=num_tokens,
-        num_sentences=len(lengths),
+        num_sentences=len(ends),
         num_cells=num_cells,
-        levels=_inside_levels(counts, num_tokens),
-        outside_levels=_outside_levels(sizes, level_messages),
+        levels=inside_levels(counts, num_tokens),
+        outside_levels=outside_levels(sizes, level_messages),
         spans=spans,
-        sentence_lengths=lengths,
+        sentence_ends=ends,
         integers=integers,
         **tensors,
     )

@@ -192,12 +192,12 @@ def _chart_of_units(unit_cell, unit_last, scores, window, schedule, out, count):
 
 
 @compiled
-def chart_of_sentence(scores, inner, window, schedule, out):
+def chart_of_sentence(scores, inside_word, window, schedule, out):
     """All cells of one sentence, tokens first, children before parents.
 
     Args:
         scores: (n,) score of the boundary after each token; the last is not read.
-        inner: (n,) whether the boundary after a token lies inside an atom.
+        inside_word: (n,) whether the boundary after a token lies inside an atom.
         out: arrays that are filled: spans (cells, 2), number of splits (cells,), children by
             split (cells, window, 2).
     Returns:
@@ -213,7 +213,7 @@ def chart_of_sentence(scores, inner, window, schedule, out):
     unit_last = np.empty(n, dtype=np.int64)
     while start < n:
         stop = start
-        while stop < n - 1 and inner[stop]:
+        while stop < n - 1 and inside_word[stop]:
             stop += 1
         root = start
         if stop > start:

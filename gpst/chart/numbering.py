@@ -27,32 +27,32 @@ def _reachable_levels(num_cells, root, num_splits, children, level):
 
 @compiled
 def chart_range(
-    first, last, bound, scores, inner, starts, lengths, window, schedule,
+    first, last, bound, scores, inside_word, starts, ends, window, schedule,
     spans, num_splits, children, level, num_cells, root,
 ):  # fmt: skip
     for s in range(first, last):
-        a, n = starts[s], lengths[s]
-        i, j = a * bound, (a + n) * bound
+        a, b = starts[s], ends[s]
+        i, j = a * bound, b * bound
         out = (spans[i:j], num_splits[i:j], children[i:j])
         num_cells[s], root[s] = merge.chart_of_sentence(
-            scores[a : a + n], inner[a : a + n], window, schedule, out
+            scores[a:b], inside_word[a:b], window, schedule, out
         )
         _reachable_levels(num_cells[s], root[s], out[1], out[2], level[i:j])
 
 
 @compiled
-def number_cells(bound, starts, lengths, window, num_splits, level, num_cells, number):
+def number_cells(bound, starts, window, num_splits, level, num_cells, number):
     """Number the kept cells by (level, number of splits), stable; tokens keep their places.
 
     Returns the number of cells of each (level, number of splits).
     """
     top = 0
-    for s in range(len(lengths)):
+    for s in range(len(starts)):
         base = starts[s] * bound
         for c in range(num_cells[s]):
             top = max(top, level[base + c])
     counts = np.zeros((top + 1, window + 1), dtype=np.int64)
-    for s in range(len(lengths)):
+    for s in range(len(starts)):
         base = starts[s] * bound
         for c in range(num_cells[s]):
             if level[base + c] >= 0:
@@ -63,7 +63,7 @@ def number_cells(bound, starts, lengths, window, num_splits, level, num_cells, n
         for k in range(window + 1):
             at[i, k] = total
             total += counts[i, k]
-    for s in range(len(lengths)):
+    for s in range(len(starts)):
         base = starts[s] * bound
         for c in range(num_cells[s]):
             if level[base + c] >= 0:
@@ -74,8 +74,8 @@ def number_cells(bound, starts, lengths, window, num_splits, level, num_cells, n
 
 
 @compiled
-def fill_cells(bound, starts, lengths, spans, level, num_cells, number, all_spans, row_of):
-    for s in range(len(lengths)):
+def fill_cells(bound, starts, spans, level, num_cells, number, all_spans, row_of):
+    for s in range(len(starts)):
         base = starts[s] * bound
         for c in range(num_cells[s]):
             if level[base + c] >= 0:

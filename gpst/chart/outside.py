@@ -19,8 +19,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpst.chart.layout import ChartLayout, OutsideLevel
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.layout import ChartLayout
+from gpst.chart.levels import OutsideLevel
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.layers.composition import Decomposition
 
@@ -98,15 +100,16 @@ def _grad_scores(
     vectors: Float[Tensor, "P D"],
     weights: Float[Tensor, "P"],
     child: Int64[Tensor, "P"],
-    mixed: Float[Tensor, "children D"],
+    grad_mixed: Float[Tensor, "children D"],
 ) -> Float[Tensor, "P"]:
     """Gradient of the messages' scores from that of the children's vectors."""
     if use_triton(vectors):
         from gpst.kernels.gpu.segments import segment_mix_backward
 
-        return segment_mix_backward(vectors, weights, _offsets(child, len(mixed)), mixed)[0]
-    grad_w = (vectors * mixed.index_select(0, child)).sum(1)
-    along = torch.zeros_like(mixed[:, 0]).index_add_(0, child, weights * grad_w)
+        offsets = _offsets(child, len(grad_mixed))
+        return segment_mix_backward(vectors, weights, offsets, grad_mixed)[0]
+    grad_w = (vectors * grad_mixed.index_select(0, child)).sum(1)
+    along = torch.zeros_like(grad_mixed[:, 0]).index_add_(0, child, weights * grad_w)
     return weights * (grad_w - along[child])
 
 
@@ -159,8 +162,10 @@ class _Outside(torch.autograd.Function):
             reversed(layout.outside_levels), reversed(ctx.vectors), strict=True
         ):
             child, w = layout.message_child[level.messages], weights[level.messages]
-            mixed = grad_outside[:, level.rows]
-            grad_out = OutputGradients(mixed, child, w, _grad_scores(vectors, w, child, mixed[0]))
+            grad_mixed = grad_outside[:, level.rows]
+            grad_out = OutputGradients(
+                grad_mixed, child, w, _grad_scores(vectors, w, child, grad_mixed[0])
+            )
             pairs = _pairs(layout, level, table, inside_ae, siblings)
             passage.backward(pairs, grad_out, grad_outside, grad_inside)
         passage.siblings_backward(inside_ae, grad_inside[0])

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gpst.chart.pair_weights import LayerWeights, Sums
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.chart.scores import KeptScore, ScoreMap, Siblings
 from gpst.kernels import pair
 from gpst.kernels.dropout import draw_seed, keep_masks
@@ -28,55 +29,6 @@ _PAIRS_A_CHUNK = {"cpu": 512}
 def pairs_a_chunk(device_type: str, size: int) -> int:
     """Of `size` pairs so many go through a model at once."""
     return _PAIRS_A_CHUNK.get(device_type, max(size, 1))
-
-
-class Pairs(NamedTuple):
-    """P pairs of rows of two tables; for a decomposition also which child and which sibling."""
-
-    first_table: Float[Tensor, "rows D"]
-    first: Int64[Tensor, "P"]
-    second_table: Float[Tensor, "rows2 D"]
-    second: Int64[Tensor, "P"]
-    side: Int64[Tensor, "P"] | None = None
-    """0 when the child is the left one, 1 when it is the right one."""
-    sibling: Int64[Tensor, "P"] | None = None
-    """Row of the second vector, as the sibling on its side, in `Siblings.values`."""
-
-    def chunk(self, chunk: slice) -> Pairs:
-        side = None if self.side is None else self.side[chunk]
-        sibling = None if self.sibling is None else self.sibling[chunk]
-        return self._replace(
-            first=self.first[chunk], second=self.second[chunk], side=side, sibling=sibling
-        )
-
-    def gather(self) -> Float[Tensor, "2 P D"]:
-        dim = self.first_table.shape[1]
-        rows = self.first_table.new_empty(2, len(self.first), dim)
-        torch.index_select(self.first_table, 0, self.first, out=rows[0])
-        torch.index_select(self.second_table, 0, self.second, out=rows[1])
-        return rows
-
-
-class OutputGradients(NamedTuple):
-    """What flows back into the vectors and scores of P pairs, by R routes; route 0 is their sum."""
-
-    cells: Float[Tensor, "R cells D"]
-    """Gradient of the weighted sum that a pair takes part in."""
-    cell: Int64[Tensor, "P"]
-    """Which of the cells that is."""
-    weights: Float[Tensor, "P"]
-    """The pair's weight in the sum."""
-    scores: Float[Tensor, "P"]
-    """Gradient of the scores."""
-
-    def chunk(self, chunk: slice) -> OutputGradients:
-        return OutputGradients(
-            self.cells, self.cell[chunk], self.weights[chunk], self.scores[chunk]
-        )
-
-    def vectors(self) -> Float[Tensor, "R P D"]:
-        """Gradient of the vectors."""
-        return self.cells.index_select(1, self.cell).mul_(self.weights.unsqueeze(1))
 
 
 class _KeptLayer(NamedTuple):
@@ -181,14 +133,14 @@ class PairPass:
         records = self._levels.pop()
         chunks = self._chunks(len(pairs.first))
         for chunk, (first_mask, kept) in zip(chunks, records, strict=True):
-            own = pairs.chunk(chunk)
+            chunk_pairs = pairs.chunk(chunk)
             if kept is None:
                 self._masks = first_mask
-                kept = self._forward(own, True)
-            grad = self._backward(kept, own, grad_out.chunk(chunk)).to(grad_first.dtype)
+                kept = self._forward(chunk_pairs, True)
+            grad = self._backward(kept, chunk_pairs, grad_out.chunk(chunk)).to(grad_first.dtype)
             for route, (grad_chunk_first, grad_chunk_second) in enumerate(grad):
-                grad_first[route].index_add_(0, own.first, grad_chunk_first)
-                grad_second[route].index_add_(0, own.second, grad_chunk_second)
+                grad_first[route].index_add_(0, chunk_pairs.first, grad_chunk_first)
+                grad_second[route].index_add_(0, chunk_pairs.second, grad_chunk_second)
 
     def _chunks(self, size: int) -> list[slice]:
         step = pairs_a_chunk(self.device.type, size)
@@ -256,11 +208,11 @@ class PairPass:
 
     def _mapped(self, kept: list[KeptScore], pairs: Pairs) -> list[Tensor]:
         """What the maps give for both vectors of each pair, (P, S)."""
-        found = [of_map.out for of_map in kept]
+        outputs = [of_map.out for of_map in kept]
         if self.siblings is not None:
             assert pairs.sibling is not None
-            found.append(self.siblings.values.index_select(0, pairs.sibling))
-        return found
+            outputs.append(self.siblings.values.index_select(0, pairs.sibling))
+        return outputs
 
     def _backward(
         self, kept: _Kept, pairs: Pairs, grad_out: OutputGradients

@@ -69,7 +69,7 @@ class LinearSum:
         self.bias = torch.zeros_like(layer.bias, dtype=dtype)
 
     def add(self, grad: Float[Tensor, "P O"], x: Float[Tensor, "P I"]) -> None:
-        """Args: into: gradient of the output. x: input."""
+        """Args: grad: gradient of the output. x: input."""
         add_product(self.weight, grad, x)
         add_rows(self.bias, grad)
 
@@ -125,12 +125,12 @@ class Sums:
             put(layer.query_key, sums.packed[: 2 * dim] + roles.T @ role, bias[: 2 * dim])
             put(layer.value, sums.packed[2 * dim :], bias[2 * dim :])
             grad_role += roles @ layer.query_key.weight.detach().to(role.dtype)
-            for own in ("attention_out", "ffn_in", "ffn_out"):
-                held: LinearSum = getattr(sums, own)
-                put(getattr(layer, own), held.weight, held.bias)
-        for side, held_side in zip(model.score.linears, self.scores, strict=True):
-            for layer, held in zip(side, held_side, strict=True):
-                put(layer, held.weight, held.bias)
+            for name in ("attention_out", "ffn_in", "ffn_out"):
+                total: LinearSum = getattr(sums, name)
+                put(getattr(layer, name), total.weight, total.bias)
+        for side, side_totals in zip(model.score.linears, self.scores, strict=True):
+            for layer, total in zip(side, side_totals, strict=True):
+                put(layer, total.weight, total.bias)
         grad[id(model.role)] = grad_role.to(model.role.dtype)
         return grad
 

@@ -78,13 +78,13 @@ class Siblings:
         keep: bool,
     ):
         self._maps, self._chunks = maps, chunks
-        found = [[each.forward(inside[chunk], keep) for chunk in chunks] for each in maps]
+        records = [[each.forward(inside[chunk], keep) for chunk in chunks] for each in maps]
         self.values: Float[Tensor, "2*C score"] = torch.cat(
-            [kept.out for of_map in found for kept in of_map]
+            [kept.out for of_map in records for kept in of_map]
         )
         """All cells as left, then all as right siblings."""
         self._kept = (
-            [[kept._replace(out=self.values) for kept in of_map] for of_map in found]
+            [[kept._replace(out=self.values) for kept in of_map] for of_map in records]
             if keep
             else None
         )

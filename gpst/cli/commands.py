@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from gpst.cli.arguments import (
+    EXAMPLES,
+    EXIT_DATA,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    beam_argument,
+    command_parser,
+    model_arguments,
+    options_of,
+    positive,
+)
 from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
 
 if TYPE_CHECKING:
     from gpst.export.huggingface import ModelFolder
 
-EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
+Opener = Callable[[str], "ModelFolder"]
 _CHUNK_LINES = 1024
 
 
@@ -25,79 +35,6 @@ class InputError(ValueError):
 
 class NoInputError(InputError):
     """There is no text to work on: no such file, or nothing in it."""
-
-
-Opener = Callable[[str], "ModelFolder"]
-_EXAMPLES = {
-    "parse": "launch/parse.sh --model runs/demo/exported --format svg sentences.txt > trees.svg",
-    "generate": 'launch/generate.sh --model runs/demo/exported --prompt "We must" --trees',
-    "surprisal": "launch/surprisal.sh --model runs/demo/exported sentences.txt > bits.tsv",
-}
-_MODEL_HELP = (
-    "exported by launch/convert.sh to-hf (needed); launch/ and gpst-* take a run or checkpoint, too"
-)
-_EXIT_CODES = "exit codes: 0 done, 2 wrong usage or model folder, 3 unfit text, 130 interrupted"
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose mistakes are one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the process with the exit code of a wrong usage."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see --help)\n")
-
-
-def _parser(name: str, summary: str) -> Parser:
-    return Parser(
-        name,
-        description=summary,
-        epilog=f"example:\n  bash {_EXAMPLES[name]}\n\n{_EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def model_argument(parser: argparse.ArgumentParser) -> None:
-    """--model and --device."""
-    parser.add_argument("--model", help=_MODEL_HELP)
-    parser.add_argument(
-        "--device", type=_device, help="cpu or cuda; by default a GPU when there is one"
-    )
-
-
-def options_of(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """The options; a missing --model is a wrong usage."""
-    options = parser.parse_args(argv)
-    if not options.model:
-        parser.error("--model is missing: name a folder that launch/convert.sh to-hf has made")
-    return options
-
-
-def _device(text: str) -> str:
-    from gpst.model.device import usable_device
-
-    try:
-        return str(usable_device(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    model_argument(parser)
-    parser.add_argument(
-        "--dtype", choices=("fp32", "bf16"), default="fp32", help="of matrix products (fp32)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _beam_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--beam", type=_positive, default=20, help="hypotheses kept (20)")
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return value
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -136,15 +73,15 @@ def _progress(total: int, quiet: bool) -> Callable[[int], None]:
 
 def parse_command(argv: Sequence[str], opener: Opener) -> None:
     """`python -m gpst parse`: trees of sentences."""
-    parser = _parser("parse", "Trees of sentences, one a line.")
-    _model_arguments(parser)
+    parser = command_parser("parse", "Trees of sentences, one a line.")
+    model_arguments(parser)
     parser.add_argument(
         "--method",
         choices=("inside", "left-to-right"),
         default="inside",
         help="the composition model's trees, which see the whole sentence, or the generator's",
     )
-    _beam_argument(parser)
+    beam_argument(parser)
     parser.add_argument(
         "--no-sync", action="store_true", help="compare hypotheses at equal numbers of actions"
     )
@@ -158,7 +95,7 @@ def parse_command(argv: Sequence[str], opener: Opener) -> None:
     from gpst.render import TEXT_FORMATS, as_png, as_svg, as_text
 
     model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
-    kept = []
+    pictured = []
     for chunk in _chunks(options.file):
         parsed = model.parse_all(
             chunk,
@@ -171,33 +108,33 @@ def parse_command(argv: Sequence[str], opener: Opener) -> None:
             between = "\n\n" if options.format == "ascii" else "\n"
             print(*(as_text(one, options.format) for one in parsed), sep=between, flush=True)
         else:
-            kept += parsed
+            pictured += parsed
     if options.format == "svg":
-        print(as_svg(kept))
+        print(as_svg(pictured))
     elif options.format == "png":
-        sys.stdout.buffer.write(as_png(kept))
+        sys.stdout.buffer.write(as_png(pictured))
 
 
 def generate_command(argv: Sequence[str], opener: Opener) -> None:
     """`python -m gpst generate`: continuations with their trees."""
-    parser = _parser("generate", "Continues a text.")
-    _model_arguments(parser)
+    parser = command_parser("generate", "Continues a text.")
+    model_arguments(parser)
     parser.add_argument("--prompt", default="", help="text to continue, or - for standard input")
     parser.add_argument(
-        "--max-new-tokens", type=_positive, default=60, help="tokens written at most (60)"
+        "--max-new-tokens", type=positive, default=60, help="tokens written at most (60)"
     )
     parser.add_argument("--temperature", type=float, default=0.8, help="0.8; 0: the most probable")
     parser.add_argument(
-        "--top-k", type=_positive, default=40, help="draw from the k most probable tokens (40)"
+        "--top-k", type=positive, default=40, help="draw from the k most probable tokens (40)"
     )
     parser.add_argument(
         "--top-p", type=float, help="draw from the likeliest tokens that hold this share, (0, 1]"
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same text (0)")
-    parser.add_argument("--samples", type=_positive, default=1, help="continuations (1)")
+    parser.add_argument("--samples", type=positive, default=1, help="continuations (1)")
     parser.add_argument("--search", action="store_true", help="beam search instead of sampling")
     parser.add_argument("--no-sync", action="store_true", help="action-level beam search")
-    _beam_argument(parser)
+    beam_argument(parser)
     parser.add_argument("--trees", action="store_true", help="show the trees of the text")
     options = options_of(parser, argv)
     from gpst.api import GPST
@@ -219,7 +156,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> None:
         print(prompt + text if written == 0 else text, end="", flush=True)
         written += 1
 
-    found = model.generate(
+    generations = model.generate(
         prompt,
         max_new_tokens=options.max_new_tokens,
         sampling=sampling,
@@ -228,7 +165,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> None:
         sync=not options.no_sync,
         on_text=show if streams else None,
     )
-    for one in found:
+    for one in generations:
         print("" if written else prompt + one.text)
         if options.trees:
             print("", *(parsed.picture() for parsed in one.sentences), sep="\n\n")
@@ -237,9 +174,9 @@ def generate_command(argv: Sequence[str], opener: Opener) -> None:
 
 def surprisal_command(argv: Sequence[str], opener: Opener) -> None:
     """`python -m gpst surprisal`: a table of words and their surprisals."""
-    parser = _parser("surprisal", "Surprisal of each word in bits, as tab-separated values.")
-    _model_arguments(parser)
-    _beam_argument(parser)
+    parser = command_parser("surprisal", "Surprisal of each word in bits, as tab-separated values.")
+    model_arguments(parser)
+    beam_argument(parser)
     parser.add_argument(
         "--document", action="store_true", help="lines follow each other in one context"
     )
@@ -285,11 +222,11 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
     """
     if argv and argv[0] in ("-h", "--help"):
         print("usage: python -m gpst COMMAND ...; COMMAND --help says more\n\nexamples:")
-        print("\n".join(f"  bash {example}" for example in _EXAMPLES.values()))
+        print("\n".join(f"  bash {example}" for example in EXAMPLES.values()))
         return 0
     if not argv or argv[0] not in COMMANDS:
-        given = argv[0] if argv else "nothing"
-        print(f"gpst: command {given!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
+        name = argv[0] if argv else "nothing"
+        print(f"gpst: command {name!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
     try:
         COMMANDS[argv[0]](argv[1:], opener)

@@ -27,7 +27,7 @@ class Sentence:
     """The number of each token's word: 0, 0, 1, 2, ..."""
 
     @property
-    def inner(self) -> list[bool]:
+    def inside_word(self) -> list[bool]:
         """Whether the boundary after a token lies inside a word."""
         following = [*self.word_of_token[1:], -1]
         return [a == b for a, b in zip(self.word_of_token, following, strict=True)]

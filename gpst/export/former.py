@@ -30,12 +30,12 @@ NAMES_NOW = {
 
 def weights_now(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The core model's weights under the names of now; those of now are left as they are."""
-    found = {}
+    renamed = {}
     for name, tensor in weights.items():
         begin = next((then for then in NAMES_NOW if name.startswith(then)), "")
         for number, now in enumerate(NAMES_NOW.get(begin, ("",))):
-            found[now + name.removeprefix(begin)] = tensor.clone() if number else tensor
-    return found
+            renamed[now + name.removeprefix(begin)] = tensor.clone() if number else tensor
+    return renamed
 
 
 def config_now(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,10 +46,10 @@ def config_now(values: Mapping[str, Any]) -> dict[str, Any]:
     composition, parser = values.get("composition"), values.get("parser") or {}
     if not isinstance(composition, Mapping) or "score_dropout" not in composition:
         return dict(values)
-    kept = {name: value for name, value in composition.items() if name != "score_dropout"}
+    current = {name: value for name, value in composition.items() if name != "score_dropout"}
     return {
         **values,
-        "composition": kept,
+        "composition": current,
         "token_head_dim": values.get("token_head_dim") or 2 * values["hidden_dim"],
         "parser": {**parser, "score_dim": parser.get("score_dim") or parser["dim"]},
     }

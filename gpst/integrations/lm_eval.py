@@ -15,7 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from gpst.api import GPST
-from gpst.cli.commands import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE, say
+from gpst.cli.arguments import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE
+from gpst.cli.commands import say
 from gpst.export.errors import ModelFolderError
 from gpst.search.batches import in_order, search_batches
 from gpst.search.generate import generate
@@ -88,8 +89,8 @@ class HarnessModel(LM):
     def _prefixes(self, contexts: Sequence[list[list[int]]], quiet: bool) -> list[Any]:
         """For each context, log p of the tokens up to each, nats."""
         bar = tqdm(total=len(contexts), disable=quiet, file=sys.stderr)
-        found = search_batches(self.gpst.model, contexts, beam=self.beam, histories=1)
-        results = in_order(found, bar.update)
+        batch_results = search_batches(self.gpst.model, contexts, beam=self.beam, sentence_beam=1)
+        results = in_order(batch_results, bar.update)
         bar.close()
         return [result.prefix_log_p for result in results]
 
@@ -105,15 +106,16 @@ class HarnessModel(LM):
             before, after = stripped, before[len(stripped) :] + after
             sentences = self._sentences(before + after)
             total = sum(map(len, sentences))
-            given = min(
+            num_given = min(
                 len(self.gpst.codec.tokenizer.encode(before).ids) if before else 0, total - 1
             )
-            if total - given > self.limit:
+            if total - num_given > self.limit:
                 raise ValueError(
-                    f"a continuation has {total - given} tokens, but the model takes {self.limit}"
+                    f"a continuation has {total - num_given} tokens, "
+                    f"but the model takes {self.limit}"
                 )
             contexts.append(last_tokens(sentences, self.limit))
-            new.append(total - given)
+            new.append(total - num_given)
         prefixes = self._prefixes(contexts, disable_tqdm)
         results = []
         for context, number, prefix in zip(contexts, new, prefixes, strict=True):
@@ -169,8 +171,8 @@ class HarnessModel(LM):
                 options.get("top_k") if warm else None,
                 options.get("top_p") if warm else None,
             )
-            given = last_tokens(self._sentences(prompt), self.limit - number)
-            text = self.gpst.codec.decode(self._write(given, number, sampling))
+            context = last_tokens(self._sentences(prompt), self.limit - number)
+            text = self.gpst.codec.decode(self._write(context, number, sampling))
             ends = [text.index(stop) for stop in stops if stop and stop in text]
             written.append(text[: min(ends, default=len(text))])
         return written
@@ -178,13 +180,13 @@ class HarnessModel(LM):
 
 def first_tokens(sentences: list[list[int]], number: int) -> list[list[int]]:
     """The beginning of a text; its last sentence may be cut."""
-    found = []
+    beginning = []
     for sentence in sentences:
         if number <= 0:
             break
-        found.append(sentence[:number])
+        beginning.append(sentence[:number])
         number -= len(sentence)
-    return found
+    return beginning
 
 
 def last_tokens(sentences: list[list[int]], number: int) -> list[list[int]]:

@@ -52,20 +52,20 @@ def _folder(package: Path) -> str | None:
 
 def _parents(package: Path) -> list[Path]:
     """Where the folder may be, best first: as numba itself chooses."""
-    given = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else []  # NUMBA_CACHE_DIR
+    configured = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else []  # NUMBA_CACHE_DIR
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    own = [] if home.startswith("~") else [Path(home, "numba")]
-    return [*given, package / "__pycache__", *own]
+    user_cache = [] if home.startswith("~") else [Path(home, "numba")]
+    return [*configured, package / "__pycache__", *user_cache]
 
 
 def sources_key(package: Path) -> str:
     """Changes with numba, and with every source that has compiled functions or compiles them."""
-    found = [numba.__version__.encode()]
+    parts = [numba.__version__.encode()]
     for path in [_DECORATOR, *sorted(package.rglob("*.py"))]:
         source = path.read_bytes()
         if b"compiled" in source:
-            found += [os.fsencode(os.path.relpath(path, package)), source]
-    return _digest(*found)[:16]
+            parts += [os.fsencode(os.path.relpath(path, package)), source]
+    return _digest(*parts)[:16]
 
 
 def _digest(*parts: bytes) -> str:

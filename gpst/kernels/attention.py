@@ -71,8 +71,8 @@ class _Blockwise(torch.autograd.Function):
             for number, first, last in _blocks(length):
                 weights = _weights(query[:, first:last], key[:, :last], first)
                 mask = _mask_of(weights, ctx, row * length + number)
-                kept = weights.mul_(mask).to(packed.dtype)
-                block = torch.bmm(kept, value[:, :last])
+                weights = weights.mul_(mask).to(packed.dtype)
+                block = torch.bmm(weights, value[:, :last])
                 out[row, first:last] = block.transpose(0, 1)
         return out
 
@@ -99,8 +99,8 @@ class _Blockwise(torch.autograd.Function):
                 grad_logits = grad_logits.mul_(1.0 / math.sqrt(dim)).to(packed.dtype)
                 grad_query[:, first:last] = torch.bmm(grad_logits, k)
                 grad_key[:, :last].baddbmm_(grad_logits.transpose(1, 2), q)
-                kept = weights.mul_(mask).to(packed.dtype)
-                grad_value[:, :last].baddbmm_(kept.transpose(1, 2), g)
+                weights = weights.mul_(mask).to(packed.dtype)
+                grad_value[:, :last].baddbmm_(weights.transpose(1, 2), g)
             grad[row, :, 1] = grad_key.transpose(0, 1)
             grad[row, :, 2] = grad_value.transpose(0, 1)
         return grad, None

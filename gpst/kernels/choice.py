@@ -80,8 +80,8 @@ def _choice(x: torch.Tensor) -> str:
 
 @functools.cache
 def _decide(request: str, device: torch.device, fits_numba: bool, few_threads: bool) -> str:
-    found = importlib.util.find_spec("triton")
-    present = found is not None and found.origin is not None  # a folder of that name has none
+    spec = importlib.util.find_spec("triton")
+    present = spec is not None and spec.origin is not None  # a folder of that name has none
     if request == "triton" and not present:
         raise ConfigError("GPST_KERNELS=triton: the package triton is not installed")
     on_gpu = request == "auto" and device.type == "cuda" and present

@@ -44,8 +44,8 @@ class Product:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
             self._of = now
         whole = F.pad(x, (0, 0, 0, -len(x) % _STEP))
-        found = torch.ops.mkldnn._linear_pointwise(whole, self._packed, bias, "none", [], "")
-        return found[: len(x)]
+        out = torch.ops.mkldnn._linear_pointwise(whole, self._packed, bias, "none", [], "")
+        return out[: len(x)]
 
 
 def packable(weight: Tensor) -> bool:
@@ -80,5 +80,5 @@ class PackedLinear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*batch I"]) -> Float[Tensor, "*batch O"]:
         rows = input.to(self.weight.dtype).reshape(-1, self.in_features)
-        found = self._product(rows, self.weight, self.bias)
-        return found.to(input.dtype).view(*input.shape[:-1], self.out_features)
+        out = self._product(rows, self.weight, self.bias)
+        return out.to(input.dtype).view(*input.shape[:-1], self.out_features)

@@ -98,10 +98,10 @@ def add_norm_backward(
     one = torch.ones_like(mean)
     grad = torch.empty_like(gradient, memory_format=torch.contiguous_format)
     for g, out in zip(gradient, grad, strict=True):
-        slope, _, _ = torch.ops.aten.native_layer_norm_backward(
+        grad_sum, _, _ = torch.ops.aten.native_layer_norm_backward(
             g, normed, normed.shape[-1:], mean, one, None, None, [True, False, False]
         )
-        torch.mul(slope, inverse_std, out=out)
+        torch.mul(grad_sum, inverse_std, out=out)
     return grad
 
 

@@ -29,13 +29,13 @@ def product(
 ) -> Float[Tensor, "R O"]:
     """x W^T + b, without a graph; either may be a transposed view."""
     if pays(x, weight):
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return found
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return out
     return F.linear(x, weight, bias)
 
 
 def add_product(total: Float[Tensor, "O I"], grad: Float[Tensor, "R O"], x: Tensor) -> None:
-    """total += into' x: the gradient of a weight. The total may be in higher precision."""
+    """total += grad' x: the gradient of a weight. The total may be in higher precision."""
     if total.dtype != x.dtype:
         total += grad.T @ x
     elif pays(grad.T, x.T):
@@ -80,8 +80,8 @@ def linear(
     if not fits or torch.is_autocast_enabled("cpu") or not torch.is_grad_enabled():
         return F.linear(x, weight.T if transposed else weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    found: Tensor = _Linear.apply(rows, weight, bias, transposed)  # type: ignore[assignment]
-    return found.view(*x.shape[:-1], found.shape[-1])
+    out: Tensor = _Linear.apply(rows, weight, bias, transposed)  # type: ignore[assignment]
+    return out.view(*x.shape[:-1], out.shape[-1])
 
 
 class Linear(nn.Linear):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
@@ -107,7 +106,7 @@ class Classifier(nn.Module):
         )
 
     def _logits(self, output: ModelOutput, batch: ContextBatch) -> Float[Tensor, "B C"]:
-        last = on_device(np.cumsum(batch.context_lengths) - 1, output.features.device)
+        last = on_device(batch.context_token_ends - 1, output.features.device)
         states = output.features.index_select(0, last)
         return at_least_fp32(self.classifier(states))
 

@@ -44,18 +44,16 @@ class GeneratorPadding:
 
     @classmethod
     def of(cls, batch: ContextBatch) -> GeneratorPadding:
-        tokens = batch.context_lengths
-        actions = 2 * tokens - batch.sentences_per_context
-        first = np.cumsum(actions) - actions
+        actions, action_ends = batch.context_actions, batch.context_action_ends
         device = batch.tokens.device
 
         return cls(
             batch.num_contexts,
             int(actions.max()),
-            int(tokens.max()),
-            on_device(padded_rows(actions), device),
-            on_device(padded_rows(tokens), device),
-            on_device(np.repeat(first, actions), device),
+            int(batch.context_lengths.max()),
+            on_device(padded_rows(action_ends), device),
+            on_device(padded_rows(batch.context_token_ends), device),
+            on_device(np.repeat(action_ends - actions, actions), device),
         )
 
 

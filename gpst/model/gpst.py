@@ -71,7 +71,7 @@ class GPSTModel(nn.Module):
         """
         check_context_length(batch, self.config.max_context_tokens)
         if layout is not None:
-            layout.check_is_of(batch.sentence_lengths)
+            layout.check_is_of(batch.sentence_ends)
         scores = self.parser(batch)
         if layout is None:
             layout = self.layout(batch, add_noise(scores.detach(), noise))
@@ -112,10 +112,10 @@ class GPSTModel(nn.Module):
         composition, on_gpu = self.config.composition, batch.tokens.is_cuda
         on_host = build_layout(
             scores.cpu().numpy(),
-            batch.sentence_lengths,
+            batch.sentence_ends,
             composition.window,
             composition.schedule,
-            batch.inner,
+            batch.inside_word,
             batch.atoms,
             torch.get_num_threads(),
             pin=on_gpu,
@@ -135,13 +135,13 @@ class GPSTModel(nn.Module):
         """Inputs of the generative model: token embeddings and surrogates of constituents."""
         nodes = induced.nodes
         is_token = (nodes < layout.num_tokens)[:, None]
-        own = embedded.index_select(0, torch.where(is_token[:, 0], nodes, 0))
+        tokens = embedded.index_select(0, torch.where(is_token[:, 0], nodes, 0))
         if self.generator.comp_embedding is not None:
             # The two models are disconnected; the maps between them still take part in the step.
             silent = 0.0 * (self.scaling.up.weight.sum() + self.scaling.up.bias.sum())
-            return torch.where(is_token, own, self.generator.comp_embedding + silent)
+            return torch.where(is_token, tokens, self.generator.comp_embedding + silent)
         surrogate = self.scaling.up(chart.inside_ar.index_select(0, nodes))
-        return torch.where(is_token, own, surrogate)
+        return torch.where(is_token, tokens, surrogate)
 
     @torch.no_grad()
     def induced_trees(self, batch: ContextBatch) -> list[Tree]:

@@ -98,9 +98,8 @@ class GPT2Baseline(nn.Module):
 
     def _features(self, batch: ContextBatch) -> Tensor:
         """(N, H) what predicts each token: the output after the tokens before it."""
-        lengths, tokens = batch.context_lengths, batch.tokens
-        rows = on_device(padded_rows(lengths), tokens.device)
-        longest = int(lengths.max())
+        tokens, longest = batch.tokens, int(batch.context_lengths.max())
+        rows = on_device(padded_rows(batch.context_token_ends), tokens.device)
         table = tokens.new_full((batch.num_contexts * longest,), self.config.bos_token_id)
         table = table.index_copy(0, rows, tokens).view(batch.num_contexts, longest)
         inputs = table.roll(1, 1)

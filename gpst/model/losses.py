@@ -86,15 +86,15 @@ class _VocabularyLoss(torch.autograd.Function):
                 logits = product(x, embedding)
             else:
                 logits = at_least_fp32(torch.mm(x, embedding.T, out=buffer[: len(x)]))
-            top, own = logits.amax(1, keepdim=True), logits.gather(1, target)
-            slope = torch.softmax(logits, 1, out=logits)
+            top, correct = logits.amax(1, keepdim=True), logits.gather(1, target)
+            probabilities = torch.softmax(logits, 1, out=logits)
             # The likeliest token has at least 1 / V of the mass, so that its logarithm is sound.
-            total += (top - slope.amax(1, keepdim=True).log() - own).sum()
+            total += (top - probabilities.amax(1, keepdim=True).log() - correct).sum()
             if grad_features is None or grad_embedding is None:
                 continue
-            slope = slope.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
-            grad_features[chunk] = product(slope, embedding.T)
-            add_product(grad_embedding, slope, x)
+            grad_logits = probabilities.scatter_add_(1, target, -torch.ones_like(top)).to(x.dtype)
+            grad_features[chunk] = product(grad_logits, embedding.T)
+            add_product(grad_embedding, grad_logits, x)
         ctx.gradients = grad_features, grad_embedding
         ctx.dtype = embedding.dtype
         return total

@@ -18,7 +18,7 @@ def decay_groups(
     No decay have the tables of embeddings (of words and positions, those of a parser too), roles,
     norms, biases and single vectors: the outside vector of the root, the ablation's constituent.
     """
-    own = set() if parser is None else {id(p) for p in parser.parameters()}
+    of_parser = set() if parser is None else {id(p) for p in parser.parameters()}
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     names = (
         ["decay", NO_DECAY]
@@ -28,7 +28,7 @@ def decay_groups(
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
     for name, parameter in model.named_parameters():
         plain = parameter.ndim < 2 or id(parameter) in embeddings or name.endswith(".role")
-        if id(parameter) in own:
+        if id(parameter) in of_parser:
             group = f"{PARSER}_{NO_DECAY}" if plain else PARSER
         else:
             group = NO_DECAY if plain else "decay"

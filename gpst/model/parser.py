@@ -24,43 +24,42 @@ from gpst.kernels.product import Linear
 from gpst.layers.transformer import at_least_fp32, init_linear, init_std
 
 
-class _Group(NamedTuple):
-    """Sentences of similar length, padded to the longest for attention: S of them, T places."""
-
-    flat: Tensor
-    """(S T,) the token at each place; token 0 on padding."""
-    padded: Tensor
-    """(tokens,) the places of its tokens."""
-    mask: Tensor
-    """(S, 1, 1, T), true for tokens, false for padding."""
-
-
 class _Padding(NamedTuple):
-    """How the tokens of a batch go into groups of sentences and come back."""
+    """Where the tokens of a batch lie in P rows: groups of sentences, padded to the longest."""
 
-    groups: list[_Group]
-    back: Tensor
-    """(N,) where each token lies in the groups' tokens, one group after another."""
+    token: Tensor
+    """(P,) the token of each row; token 0 on padding."""
     position: Tensor
-    """(N,) of each token in its sentence."""
+    """(P,) of each row in its sentence."""
+    row: Tensor
+    """(N,) the row of each token."""
+    sizes: list[int]
+    """Rows of each group."""
+    masks: list[Tensor]
+    """(sentences, 1, 1, longest) of each group: true for tokens, false for padding."""
 
     @classmethod
     def of(cls, batch: ContextBatch) -> _Padding:
-        starts, lengths, device = batch.sentence_starts, batch.sentence_lengths, batch.tokens.device
-        groups: list[_Group] = []
-        order: list[np.ndarray] = []
+        lengths, device = batch.sentence_lengths, batch.tokens.device
+        starts = batch.sentence_ends - lengths
+        tokens, positions, masks = [], [], []
         for group in length_groups(lengths):
-            own = lengths[group]
-            column = np.arange(int(own.max()))
-            inside = column < own[:, None]
-            flat = np.where(inside, starts[group][:, None] + column, 0)
-            padded = np.flatnonzero(inside)
-            mask = on_device(inside, device)[:, None, None, :]
-            groups.append(_Group(on_device(flat.ravel(), device), on_device(padded, device), mask))
-            order.append(flat.ravel()[padded])
-        back = np.argsort(np.concatenate(order))
-        position = np.arange(batch.num_tokens) - np.repeat(starts, lengths)
-        return cls(groups, on_device(back, device), on_device(position, device))
+            position = np.arange(int(lengths[group].max()))
+            mask = position < lengths[group][:, None]
+            tokens.append(np.where(mask, starts[group][:, None] + position, 0).ravel())
+            positions.append(np.tile(position, len(group)))
+            masks.append(mask)
+        token = np.concatenate(tokens)
+        real = np.flatnonzero(np.concatenate([mask.ravel() for mask in masks]))
+        row = np.empty(batch.num_tokens, np.int64)
+        row[token[real]] = real
+        return cls(
+            on_device(token, device),
+            on_device(np.concatenate(positions), device),
+            on_device(row, device),
+            [mask.size for mask in masks],
+            [on_device(mask, device)[:, None, None] for mask in masks],
+        )
 
 
 def _rotate(
@@ -90,29 +89,28 @@ class _ParserLayer(nn.Module):
         for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
             nn.init.xavier_uniform_(layer.weight)
 
-    def _attend(self, x: Float[Tensor, "N D"], padding: _Padding) -> Float[Tensor, "N D"]:
+    def _attend(self, x: Float[Tensor, "P D"], padding: _Padding) -> Float[Tensor, "P D"]:
         packed = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
         turned = _rotate(packed[:, :2], padding.position)
         packed = torch.cat((turned, packed[:, 2:]), 1)
-        found: list[Tensor] = []
-        for flat, padded, mask in padding.groups:
-            rows = packed.index_select(0, flat).unflatten(0, (len(mask), -1))
+        outputs: list[Tensor] = []
+        for group, mask in zip(packed.split(padding.sizes), padding.masks, strict=True):
+            rows = group.unflatten(0, (len(mask), -1))
             query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
             attended = F.scaled_dot_product_attention(query, key, value, mask)
-            attended = attended.transpose(1, 2).flatten(0, 1)
-            found.append(attended.index_select(0, padded))
-        return torch.cat(found).index_select(0, padding.back).flatten(1)
+            outputs.append(attended.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs).flatten(1)
 
-    def forward(self, x: Float[Tensor, "N D"], padding: _Padding) -> Float[Tensor, "N D"]:
+    def forward(self, x: Float[Tensor, "P D"], padding: _Padding) -> Float[Tensor, "P D"]:
         x = x + self.attention_out(self._attend(self.attention_norm(x), padding))
         gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
         return x + self.ffn_out(F.silu(gate) * up)
 
 
 def length_groups(lengths: np.ndarray) -> list[np.ndarray]:
-    """Sentences in groups of similar length, so that padding at most doubles the work."""
-    power = np.ceil(np.log2(np.maximum(lengths, 8))).astype(np.int64)
-    return [np.flatnonzero(power == p) for p in np.unique(power)]
+    """Sentences in groups of lengths that differ by at most 7: little padding, and few groups."""
+    eighths = (lengths + 7) // 8
+    return [np.flatnonzero(eighths == number) for number in np.unique(eighths)]
 
 
 class BoundaryParser(nn.Module):
@@ -136,10 +134,10 @@ class BoundaryParser(nn.Module):
     def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
         """Scores in fp32; the entry of a sentence's last token stands for nothing."""
         padding = _Padding.of(batch)
-        x = self.embedding(batch.tokens)
+        x = self.embedding(batch.tokens.index_select(0, padding.token))
         for layer in self.layers:
             x = layer(x, padding)
-        x = self.norm(x)
+        x = self.norm(x.index_select(0, padding.row))
         pairs = torch.cat((x, x.roll(-1, 0)), -1)
         inner = F.dropout(gelu(self.dense(pairs)), self.dropout, self.training)
         return at_least_fp32(self.score(inner).squeeze(-1))
@@ -190,11 +188,11 @@ class _SplitLikelihood(torch.autograd.Function):
         for level in reversed(layout.levels):
             cells = level.cells
             edge = induced.best_edge[layout.internal(cells)]
-            own = induced.marked[cells].to(scores.dtype)
-            grad, top, cut = grad_z[cells] * own, z[cells], layout.cut[edge]
+            marked = induced.marked[cells].to(scores.dtype)
+            grad, top, cut = grad_z[cells] * marked, z[cells], layout.cut[edge]
             for child in (layout.left[edge], layout.right[edge]):
                 grad_z.index_add_(0, child, grad * torch.exp(z[child] - top))
-            grad_scores.index_add_(0, cut, grad * torch.exp(scores[cut] - top) - own)
+            grad_scores.index_add_(0, cut, grad * torch.exp(scores[cut] - top) - marked)
         return grad_out * grad_scores, None, None
 
 

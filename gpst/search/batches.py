@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpst.model.gpst import GPSTModel
-from gpst.search.constraints import Context, Inner
+from gpst.search.constraints import Context, InsideWord
 from gpst.search.parse import TextResult, search_text
 
 _CPU_ROWS, _GPU_ROWS = 1024, 8192
@@ -45,9 +45,9 @@ def search_batches(
     *,
     beam: int = 20,
     sync: bool = True,
-    inner: Sequence[Inner] | None = None,
+    inside_word: Sequence[InsideWord] | None = None,
     num_best: int = 1,
-    histories: int | None = None,
+    sentence_beam: int | None = None,
 ) -> Iterator[tuple[list[int], list[TextResult]]]:
     """`search_text` for any number of contexts: numbers and results of a batch at a time."""
     on_cpu = model.embedding.weight.device.type == "cpu"
@@ -58,21 +58,21 @@ def search_batches(
         most = min(most, int(_CPU_BYTES / (longest * _bytes_of_token(model, max(1, beam)))))
     # Nothing is padded on a CPU, and many rows make better use of the weights that are read.
     for batch in batches(lengths, max(1, most), even=not on_cpu):
-        own = None if inner is None else [inner[k] for k in batch]
+        batch_inside_word = None if inside_word is None else [inside_word[k] for k in batch]
         results = search_text(
             model,
             [contexts[k] for k in batch],
             beam=beam,
             sync=sync,
-            inner=own,
+            inside_word=batch_inside_word,
             num_best=num_best,
-            histories=histories,
+            sentence_beam=sentence_beam,
         )
         yield batch, results
 
 
 def in_order(
-    found: Iterable[tuple[list[int], list[TextResult]]],
+    batch_results: Iterable[tuple[list[int], list[TextResult]]],
     on_done: Callable[[int], object] | None = None,
 ) -> list[TextResult]:
     """The results of `search_batches` in the order of its contexts.
@@ -81,8 +81,8 @@ def in_order(
         on_done: hears after each batch how many contexts it had.
     """
     results: dict[int, TextResult] = {}
-    for batch, own in found:
-        results.update(zip(batch, own, strict=True))
+    for batch, results_of_batch in batch_results:
+        results.update(zip(batch, results_of_batch, strict=True))
         if on_done is not None:
             on_done(len(batch))
     return [results[k] for k in range(len(results))]

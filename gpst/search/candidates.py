@@ -57,9 +57,9 @@ class Reading:
 
     def table(self, values: Shaped[Tensor, "M *rest"], where: Bool[Tensor, "C F"]) -> Tensor:
         """(C, F, *rest): values of the hypotheses `where`, in order; 0 elsewhere."""
-        found = values.new_zeros(*where.shape, *values.shape[1:])
-        found[where] = values
-        return found
+        table = values.new_zeros(*where.shape, *values.shape[1:])
+        table[where] = values
+        return table
 
     def comp(self, allowed: Bool[Tensor, "C F"]) -> Candidates:
         """The hypotheses that go on with COMP."""

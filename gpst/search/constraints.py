@@ -19,7 +19,7 @@ from torch import Tensor
 
 Context = Sequence[Sequence[int]]
 """A context's sentences, each a list of token ids."""
-Inner = Sequence[Sequence[bool]]
+InsideWord = Sequence[Sequence[bool]]
 """For each sentence, whether the boundary after a token lies inside an atom."""
 
 
@@ -41,13 +41,13 @@ class TextTables:
     def of(
         cls,
         contexts: Sequence[Context],
-        inner: Sequence[Inner] | None,
+        inside_word: Sequence[InsideWord] | None,
         max_context_tokens: int,
         device: torch.device,
     ) -> TextTables:
         """
         Args:
-            inner: atoms, which must become constituents; none by default.
+            inside_word: atoms, which must become constituents; none by default.
         Raises:
             ValueError: no context, an empty one or one that is too long; atoms that do not fit.
         """
@@ -58,7 +58,7 @@ class TextTables:
         tables = np.zeros((4, len(contexts), size), np.int64)
         tables[1] = -1
         for number, context in enumerate(contexts):
-            own = None if inner is None else inner[number]
+            own = None if inside_word is None else inside_word[number]
             tables[:, number, : lengths[number] + 1] = _tables(context, own)
         starts = [
             length - len(context[-1]) for length, context in zip(lengths, contexts, strict=True)
@@ -79,13 +79,13 @@ def _checked_length(context: Context, limit: int) -> int:
     return length
 
 
-def _tables(context: Context, inner: Inner | None) -> np.ndarray:
+def _tables(context: Context, inside_word: InsideWord | None) -> np.ndarray:
     """(4, n + 1): next token, limit of GEN, limit of COMP, opens, after 0 .. n tokens."""
     tokens = [token for sentence in context for token in sentence]
     gen, comp, opens = [0], [0], [0]
     start = 0
     for number, sentence in enumerate(context):
-        joined = [False] * len(sentence) if inner is None else list(inner[number])
+        joined = [False] * len(sentence) if inside_word is None else list(inside_word[number])
         if len(joined) != len(sentence) or joined[-1]:
             raise ValueError(
                 f"a sentence of {len(sentence)} tokens has atoms for {len(joined)}, "

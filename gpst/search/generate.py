@@ -178,8 +178,8 @@ class _Writer:
             logits = at_least_fp32(features @ self.model.embedding.weight.T)
             drawn = drawn_from(logits, sampling, random)
             token[gen] = drawn
-            own = F.log_softmax(logits.to(torch.float64), -1).gather(1, drawn[:, None])[:, 0]
-            log_p[gen] = (reading.log_p + reading.gen_log_p)[gen] + own
+            token_log_p = F.log_softmax(logits.to(torch.float64), -1).gather(1, drawn[:, None])
+            log_p[gen] = (reading.log_p + reading.gen_log_p)[gen] + token_log_p[:, 0]
             token_slot[gen] = slots[gen]
         step = Candidates(
             log_p, reading.rows, token, reading.words + gen, reading.slots, token_slot
@@ -228,8 +228,8 @@ class _Writer:
         features = reading.table(features, reading.valid)
         logits = at_least_fp32(features @ self.model.embedding.weight.T)
         best, tokens = logits.topk(min(size, logits.shape[-1]), dim=-1)
-        own = best.to(torch.float64) - logits.logsumexp(-1, keepdim=True).to(torch.float64)
-        log_p = own + (reading.log_p + reading.gen_log_p).unsqueeze(-1)
+        token_log_p = best.to(torch.float64) - logits.logsumexp(-1, keepdim=True).to(torch.float64)
+        log_p = token_log_p + (reading.log_p + reading.gen_log_p).unsqueeze(-1)
 
         def wide(values: Tensor) -> Tensor:
             return values.repeat_interleave(tokens.shape[-1], 1)
@@ -267,22 +267,22 @@ def replay(
     starts = {sum(known[:number]) for number in range(1, len(known))}
     length = sum(known)
     sentences: list[list[int]] = []
-    own: list[list[int]] = []
+    tree_types: list[list[int]] = []
     height, count = 0, 0
     for action in actions:
         if action == COMP:
-            own[-1].append(1)
+            tree_types[-1].append(1)
             height -= 1
             continue
         closed = height == 1 and count >= length and sentences[-1][-1] in final_tokens
         if not sentences or count in starts or closed:
             sentences.append([])
-            own.append([])
+            tree_types.append([])
             height = 0
         sentences[-1].append(action)
-        own[-1].append(0)
+        tree_types[-1].append(0)
         height += 1
         count += 1
-    if own:
-        own[-1] += [1] * (height - 1)
-    return sentences, [Tree.from_actions(types) for types in own]
+    if tree_types:
+        tree_types[-1] += [1] * (height - 1)
+    return sentences, [Tree.from_actions(types) for types in tree_types]

@@ -50,21 +50,21 @@ class _Inputs:
         return self._per_context(query, cache) if per_context else self._padded(query, cache)
 
     def _per_context(self, query: Tensor, cache: Tensor) -> Tensor:
-        found, first = [], 0
-        for own, count, seen in zip(cache, self.counts, self.seen, strict=True):
+        parts, first = [], 0
+        for context_cache, count, seen in zip(cache, self.counts, self.seen, strict=True):
             if count == 0:
                 continue
             last = first + count
-            keys, values = own[:seen].permute(1, 2, 0, 3).unsqueeze(1)
+            keys, values = context_cache[:seen].permute(1, 2, 0, 3).unsqueeze(1)
             part = F.scaled_dot_product_attention(
                 query[first:last].transpose(0, 1).unsqueeze(0),
                 keys,
                 values,
                 attn_mask=self.mask[first:last, :seen],
             )
-            found.append(part[0].transpose(0, 1))
+            parts.append(part[0].transpose(0, 1))
             first = last
-        return torch.cat(found)
+        return torch.cat(parts)
 
     def _padded(self, query: Tensor, cache: Tensor) -> Tensor:
         at = (self.context, self.rank)
@@ -75,10 +75,10 @@ class _Inputs:
         mask = self.mask.new_zeros(*shape, self.mask.shape[1])
         mask[at] = self.mask
         keys, values = cache[:, : self.mask.shape[1]].permute(2, 0, 3, 1, 4)
-        found = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             table.transpose(1, 2), keys, values, attn_mask=mask.unsqueeze(1)
         )
-        return found.transpose(1, 2)[at]
+        return attended.transpose(1, 2)[at]
 
 
 class History:
@@ -130,7 +130,7 @@ class History:
         places = context * self.capacity + slot
         inputs = _Inputs(places, mask, counts, seen, context, rank)
         for block, cache in zip(self.blocks, self.caches, strict=True):
-            x = block.step(x, lambda heads, own=cache: inputs.attend(heads, own))
+            x = block.step(x, lambda heads, block_cache=cache: inputs.attend(heads, block_cache))
         self.sizes = seen
         slots = torch.full_like(rows, -1)
         slots[context, column] = slot
@@ -148,9 +148,9 @@ class History:
         else:
             self.past = F.pad(past, (0, self.capacity - size))
 
-    def drop_past(self, kept: Bool[Tensor, "C b"]) -> None:
-        """Hypotheses that are not kept have no past any more."""
-        self.past &= kept.unsqueeze(2)
+    def drop_past(self, alive: Bool[Tensor, "C b"]) -> None:
+        """Hypotheses that are not alive have no past any more."""
+        self.past &= alive.unsqueeze(2)
 
     def needs_compaction(self) -> list[int]:
         """Contexts of which so many slots may be outside every past that dropping them pays."""

@@ -30,21 +30,22 @@ class InsideParse:
 def inside_parse(
     model: GPSTModel,
     sentences: Sequence[Sequence[int]],
-    inner: Sequence[Sequence[bool]] | None = None,
+    inside_word: Sequence[Sequence[bool]] | None = None,
     atoms: AtomRule = "constrain_tree",
 ) -> list[InsideParse]:
     """Parses sentences with the inside pass, all at once; no noise, dropout is off.
 
     Args:
         sentences: token ids.
-        inner: whether the boundary after a token lies inside an atom; atoms become constituents.
+        inside_word: whether the boundary after a token lies inside an atom, which becomes a
+            constituent.
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
     Raises:
         ValueError: no sentence, or an empty one.
     """
     device = model.embedding.weight.device
-    own = None if inner is None else [[boundaries] for boundaries in inner]
-    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], own, atoms)
+    nested = None if inside_word is None else [[boundaries] for boundaries in inside_word]
+    batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], nested, atoms)
     batch = batch.to(device)
     with evaluating(model):
         layout = model.layout(batch, model.parser(batch))
@@ -53,4 +54,4 @@ def inside_parse(
     vectors = chart.inside_ar.index_select(0, induced.nodes)
     trees = trees_of(layout, induced)
     sizes = [2 * tree.num_tokens - 1 for tree in trees]
-    return [InsideParse(tree, own) for tree, own in zip(trees, vectors.split(sizes), strict=True)]
+    return list(map(InsideParse, trees, vectors.split(sizes)))

@@ -19,7 +19,7 @@ from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
 from gpst.search.beam import Beam
 from gpst.search.candidates import COMP, Candidates, Reading
-from gpst.search.constraints import Context, Inner, TextTables
+from gpst.search.constraints import Context, InsideWord, TextTables
 from gpst.tree import Tree
 
 
@@ -64,9 +64,9 @@ def search_text(
     *,
     beam: int = 20,
     sync: bool = True,
-    inner: Sequence[Inner] | None = None,
+    inside_word: Sequence[InsideWord] | None = None,
     num_best: int = 1,
-    histories: int | None = None,
+    sentence_beam: int | None = None,
 ) -> list[TextResult]:
     """Searches the trees of given contexts, all at once; dropout is off.
 
@@ -77,38 +77,41 @@ def search_text(
         contexts: token ids, as contexts[context][sentence][token]; similar lengths waste least.
         beam: hypotheses kept for each context.
         sync: compare hypotheses at equal numbers of tokens; false: at equal numbers of actions.
-        inner: whether the boundary after a token lies inside an atom (a word of several pieces).
-            After an atom's last token COMP must close it before GEN, and no constituent holds a
-            part of one and something else. Without a chart there is no rule to choose.
+        inside_word: whether the boundary after a token lies inside an atom (a word of several
+            pieces). After an atom's last token COMP must close it before GEN, and no constituent
+            holds a part of one and something else. Without a chart there is no rule to choose.
         num_best: parses returned for each context, at most `beam`.
-        histories: when the first token of a further sentence is written, only so many hypotheses
-            live on, with the weight of all. A beam holds few of the many combinations of earlier
-            sentences' trees, so that the sums over it lose most of their mass in a long context.
+        sentence_beam: when the first token of a further sentence is written, only so many
+            hypotheses live on, with the weight of all. A beam holds few of the many combinations of
+            earlier sentences' trees, so that its sums lose most of their mass in a long context.
             Likewise the hypotheses that a beam drops after a token leave their weight to those
             that it keeps: what was dropped had written the token too. This is another left-to-right
             model, which knows its past by few trees; which ones depends on the past alone, so it
             gives every text a probability just the same, and its sums lose little and cost less.
             The log p of its parses are shares of that, no joint probabilities. None: off.
     Raises:
-        ValueError: an empty context or one longer than max_context_tokens; beam or histories
-            below 1, histories without sync.
+        ValueError: an empty context or one longer than max_context_tokens; beam or sentence_beam
+            below 1, sentence_beam without sync.
     """
-    for name, value in (("beam", beam), ("histories", 1 if histories is None else histories)):
-        if value < 1:
+    for name, value in (("beam", beam), ("sentence_beam", sentence_beam)):
+        if value is not None and value < 1:
             raise ValueError(f"{name}: {value} is not allowed; it must be at least 1")
-    if histories is not None and not sync:
-        raise ValueError("histories need a word-level search (sync=True)")
+    if sentence_beam is not None and not sync:
+        raise ValueError("sentence_beam needs a word-level search (sync=True)")
     with evaluating(model):
-        search = _TextSearch(model, contexts, beam, inner)
-        prefixes = search.run(True, histories) if sync else search.run_by_action()
+        search = _TextSearch(model, contexts, beam, inside_word)
+        prefixes = search.run(True, sentence_beam) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
 
 
 def read_prompt(
-    model: GPSTModel, contexts: Sequence[Context], beam: int, inner: Sequence[Inner] | None = None
+    model: GPSTModel,
+    contexts: Sequence[Context],
+    beam: int,
+    inside_word: Sequence[InsideWord] | None = None,
 ) -> Beam:
     """The hypotheses that have just written the last token of each (equally long) context."""
-    search = _TextSearch(model, contexts, beam, inner)
+    search = _TextSearch(model, contexts, beam, inside_word)
     search.run(False, None)
     return search.beam
 
@@ -119,10 +122,10 @@ class _TextSearch:
         model: GPSTModel,
         contexts: Sequence[Context],
         beam: int,
-        inner: Sequence[Inner] | None,
+        inside_word: Sequence[InsideWord] | None,
     ):
         device = model.embedding.weight.device
-        self.tables = TextTables.of(contexts, inner, model.config.max_context_tokens, device)
+        self.tables = TextTables.of(contexts, inside_word, model.config.max_context_tokens, device)
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
         self.written: Float[Tensor, "C"] = torch.full_like(self.beam.log_p[:, 0], -torch.inf)
@@ -130,7 +133,7 @@ class _TextSearch:
         self.counts_dropped = False
         """Whether the mass of what is dropped is asked for."""
 
-    def run(self, close: bool, histories: int | None) -> Float[Tensor, "C words"]:
+    def run(self, close: bool, sentence_beam: int | None) -> Float[Tensor, "C words"]:
         """Token by token; returns the log of the sum over the beam after each phase.
 
         A context's phase is over when none of its hypotheses ends in COMP; contexts do not wait
@@ -143,13 +146,13 @@ class _TextSearch:
         phase = torch.zeros_like(lengths)
         log_p = self.beam.log_p
         prefixes = log_p.new_full((len(lengths), int(lengths.max()) + 1), -torch.inf)
-        self.counts_dropped = histories is not None
+        self.counts_dropped = sentence_beam is not None
         while True:
             unfinished = self._unfinished()
             going = unfinished & (self.beam.pending == COMP)
             over = ~going.any(1)
-            if histories is not None:
-                self._pass_on(over, phase, histories)
+            if sentence_beam is not None:
+                self._pass_on(over, phase, sentence_beam)
             sums = self.beam.log_p.logsumexp(1, keepdim=True)
             at = phase.minimum(lengths).unsqueeze(1)
             now = over & (phase <= lengths)
@@ -163,7 +166,9 @@ class _TextSearch:
             self._expand(active)
             self.beam.compact()
 
-    def _pass_on(self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], histories: int) -> None:
+    def _pass_on(
+        self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], sentence_beam: int
+    ) -> None:
         """At the end of a phase what was dropped leaves its weight, at the first token of a further
         sentence few hypotheses that of all."""
         self.beam.rescale(self.written.masked_fill(~over, -torch.inf))
@@ -171,7 +176,7 @@ class _TextSearch:
         opens = self.tables.opens.gather(1, phase.clamp_max(width - 1).unsqueeze(1)).squeeze(1)
         opens &= over & (phase <= self.tables.lengths)
         if bool(opens.any()):
-            self.beam.merge_histories(opens, histories)
+            self.beam.merge_histories(opens, sentence_beam)
 
     def run_by_action(self) -> None:
         """All hypotheses grow by one action at a time."""
@@ -220,8 +225,8 @@ class _TextSearch:
 
         def score(wanted: Bool[Tensor, "C F"]) -> None:
             rows = wanted[allowed].nonzero().squeeze(1)
-            found = before[rows] + scores.exact(rows)
-            log_p.view(-1).index_copy_(0, place[rows], found)
+            exact = before[rows] + scores.exact(rows)
+            log_p.view(-1).index_copy_(0, place[rows], exact)
 
         if self.counts_dropped:
             score(allowed)
@@ -241,7 +246,7 @@ class _TextSearch:
     ) -> list[TextResult]:
         order = self.beam.log_p.argsort(1, descending=True)[:, :num_best].cpu()
         log_p, total = self.beam.log_p.cpu(), self.beam.log_p.logsumexp(1).cpu()
-        found = None if prefixes is None else prefixes.cpu().numpy()
+        prefix_log_p = None if prefixes is None else prefixes.cpu().numpy()
         results = []
         for number, context in enumerate(contexts):
             lengths = [len(sentence) for sentence in context]
@@ -253,8 +258,8 @@ class _TextSearch:
                 for best in order[number].tolist()
                 if log_p[number, best] > -torch.inf
             ]
-            own = None if found is None else found[number, : sum(lengths)]
-            results.append(TextResult(parses, float(total[number]), own))
+            of_context = None if prefix_log_p is None else prefix_log_p[number, : sum(lengths)]
+            results.append(TextResult(parses, float(total[number]), of_context))
         return results
 
 
@@ -262,7 +267,7 @@ def trees_of_actions(actions: Sequence[int], lengths: Sequence[int]) -> list[Tre
     """The trees of sentences of the given lengths; each takes 2n - 1 of the actions."""
     trees, at = [], 0
     for length in lengths:
-        own = actions[at : at + 2 * length - 1]
-        trees.append(Tree.from_actions([1 if action == COMP else 0 for action in own]))
-        at += len(own)
+        of_tree = actions[at : at + 2 * length - 1]
+        trees.append(Tree.from_actions([1 if action == COMP else 0 for action in of_tree]))
+        at += len(of_tree)
     return trees

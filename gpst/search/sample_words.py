@@ -155,10 +155,10 @@ class _WordSampler:
     ) -> Candidates:
         """The prompt's next word with its probability, or a word that is not drawn yet."""
         log_p = (reading.log_p + reading.gen_log_p).masked_fill(~allowed, -torch.inf)
-        given = self.next_token.gather(1, reading.words)
+        prompt_tokens = self.next_token.gather(1, reading.words)
         known = allowed & ~free
-        log_p[known] += log_p_of(self.model, features[known], given[known])
-        pending = torch.where(free, _UNDRAWN, given)
+        log_p[known] += log_p_of(self.model, features[known], prompt_tokens[known])
+        pending = torch.where(free, _UNDRAWN, prompt_tokens)
         return Candidates(log_p, reading.rows, pending, reading.words + 1, reading.slots, slots)
 
     def _draw(self, context: int, sampling: Sampling, random: torch.Generator) -> None:
@@ -178,11 +178,11 @@ class _WordSampler:
     def results(
         self, prompts: Sequence[Context], final_tokens: Collection[int]
     ) -> list[Generation]:
-        found = []
+        generations = []
         for number, (prompt, words) in enumerate(zip(prompts, self.written, strict=True)):
             best = int(self.beam.log_p[number].argmax())
             actions = self.beam.actions(number, best)
             sentences, trees = replay(actions, prompt, final_tokens)
             log_p = float(self.beam.log_p[number, best])
-            found.append(Generation(words, sentences, trees, log_p))
-        return found
+            generations.append(Generation(words, sentences, trees, log_p))
+        return generations

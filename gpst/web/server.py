@@ -7,14 +7,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpst.cli.commands import (
-    EXIT_USAGE,
-    Opener,
-    Parser,
-    model_argument,
-    open_exported,
-    options_of,
-)
+from gpst.cli.arguments import EXIT_USAGE, Parser, model_argument, options_of
+from gpst.cli.commands import Opener, open_exported
 from gpst.export.errors import ModelFolderError
 
 if TYPE_CHECKING:
@@ -69,8 +63,8 @@ def create_app(model: "GPST") -> Any:
     @app.post("/api/surprisal")
     def surprisal(text: Annotated[str, Body(embed=True)]) -> Any:
         def compute(text: str) -> dict[str, Any]:
-            found = model.surprisal([text], beam=_BEAM)
-            return {"words": [{"word": word.word, "bits": word.bits} for word in found]}
+            words = model.surprisal([text], beam=_BEAM)
+            return {"words": [{"word": word.word, "bits": word.bits} for word in words]}
 
         return answer(text, compute)
 

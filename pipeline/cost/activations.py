@@ -67,8 +67,8 @@ def assumed_batch(num_contexts: int, context_tokens: int) -> ContextBatch:
         lengths.append(rest)
     return ContextBatch(
         torch.zeros(num_contexts * context_tokens, dtype=torch.int64),
-        np.array(lengths * num_contexts, np.int64),
-        np.array([len(lengths)] * num_contexts, np.int64),
+        np.cumsum(lengths * num_contexts, dtype=np.int64),
+        np.cumsum([len(lengths)] * num_contexts, dtype=np.int64),
     )
 
 
@@ -151,7 +151,7 @@ def _gpst(
 ) -> tuple[float, float]:
     chart = config.composition
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
-    layout = build_layout(scores, batch.sentence_lengths, chart.window, chart.schedule)
+    layout = build_layout(scores, batch.sentence_ends, chart.window, chart.schedule)
     recompute = "composition" in activation_checkpointing
     saved, made = _chart(chart, layout, sizes.number, recompute, device_type)
     generator, block = _generator(config, batch, sizes, "generator" in activation_checkpointing)
@@ -182,7 +182,7 @@ def _generator(
     config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, again: bool
 ) -> tuple[float, float]:
     tokens, actions, hidden = batch.num_tokens, batch.counts.actions, config.hidden_dim
-    type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
+    type_length = int(batch.context_actions.max())
     token_length = int(batch.context_lengths.max())
     types, block = _stack(
         batch.num_contexts * type_length, config, config.num_type_layers, sizes, again
@@ -251,18 +251,18 @@ def _pair_weights(chart: CompositionConfig, num_layers: int, maps: int, number: 
 
 
 def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type: str) -> float:
-    """Of the parser (model/parser.py), whose attention pads sentences to groups of like length."""
+    """Of the parser (model/parser.py), whose layers pad sentences to groups of like length."""
     parser, tokens, number = config.parser, batch.num_tokens, sizes.number
     lengths = batch.sentence_lengths
     padded = sum(len(group) * int(lengths[group].max()) for group in length_groups(lengths))
     # A norm on the CPU also saves the normalised input.
     norm = number * (3 if device_type == "cpu" else 2) * parser.dim + _EXACT
-    layer = tokens * (
+    layer = padded * (
         2 * norm
         + number * (parser.dim + 4 * parser.ffn_dim)
         + number * parser.dim / parser.num_heads  # the turns of rotary positions
     )
-    layer += padded * (number * 4 * parser.dim + _EXACT * (parser.num_heads + 1) + _INDEX)
+    layer += padded * (number * 4 * parser.dim + _EXACT * (parser.num_heads + 1))
     width = parser.score_width
     score = number * 2 * (parser.dim + width) + sizes.masked(parser.dropout) * width
     return parser.num_layers * layer + tokens * (norm + score)

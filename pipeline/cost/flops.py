@@ -78,7 +78,7 @@ def _gpst(
     """(forward, addition of the second gradient route), by part."""
     hidden, tokens, dim = config.hidden_dim, batch.num_tokens, config.composition.dim
     actions = batch.counts.actions
-    type_length = int((2 * batch.context_lengths - batch.sentences_per_context).max())
+    type_length = int(batch.context_actions.max())
     token_length = int(batch.context_lengths.max())
     chart, num_edges = config.composition, sizes["edges"]
     composition = _pairs(config, num_edges, chart.num_layers)
@@ -135,9 +135,10 @@ def _scores(config: GPSTConfig, vectors: int) -> float:
 
 def _parser(config: GPSTConfig, batch: ContextBatch) -> float:
     dim, ffn = config.parser.dim, config.parser.ffn_dim
-    tokens = batch.num_tokens
-    layer = _linear(tokens, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
+    tokens, layer = batch.num_tokens, 0.0
     for group in length_groups(batch.sentence_lengths):
-        layer += _attention(len(group), int(np.max(batch.sentence_lengths[group])), dim)
+        rows, longest = len(group), int(np.max(batch.sentence_lengths[group]))
+        layer += _linear(rows * longest, (dim, 3 * dim), (dim, dim), (dim, 2 * ffn), (ffn, dim))
+        layer += _attention(rows, longest, dim)
     score = config.parser.score_width
     return config.parser.num_layers * layer + _linear(tokens, (2 * dim, score), (score, 1))

@@ -111,7 +111,8 @@ class ContextSource:
             DataError: a token is outside the vocabulary (a damaged shard).
             data_prep.errors.DatasetError: a shard was cut short since it was opened.
         """
-        tokens, lengths, sentences = [], [], []
+        tokens, sentence_ends, context_ends = [], [], []
+        num_tokens = num_sentences = 0
         for context in self._checked(contexts):
             part, i = self._locate(context)
             row = part.table[i]
@@ -122,12 +123,14 @@ class ContextSource:
             ids = shard.tokens[start : int(ends[-1])].astype(np.int64)
             _check_vocabulary(part.dataset, shard, ids, start)
             tokens.append(ids)
-            lengths.append(np.diff(ends, prepend=start))
-            sentences.append(count)
+            sentence_ends.append(ends - start + num_tokens)
+            num_tokens += len(ids)
+            num_sentences += count
+            context_ends.append(num_sentences)
         return ContextBatch(
             tokens=torch.from_numpy(np.concatenate(tokens)),
-            sentence_lengths=np.concatenate(lengths),
-            sentences_per_context=np.array(sentences, np.int64),
+            sentence_ends=np.concatenate(sentence_ends),
+            context_ends=np.array(context_ends, np.int64),
         )
 
     def _checked(self, contexts: ArrayLike) -> list[int]:

@@ -70,7 +70,7 @@ def evaluate_marginal(
     surprisals = {number: one for number, one in (known or {}).items() if number in contexts}
     missing = [number for number in numbers if number not in surprisals]
     lists = [contexts[number] for number in missing]
-    for batch, results in search_batches(model, lists, beam=beam, histories=histories):
+    for batch, results in search_batches(model, lists, beam=beam, sentence_beam=histories):
         fresh = {}
         for place, result in zip(batch, results, strict=True):
             assert result.prefix_log_p is not None
@@ -92,5 +92,5 @@ def evaluate_marginal(
 
 def sentence_lists(context: ContextBatch) -> list[list[int]]:
     """The sentences of a batch of one context."""
-    cuts = np.cumsum(context.sentence_lengths)[:-1]
-    return [part.tolist() for part in np.split(context.tokens.cpu().numpy(), cuts)]
+    tokens = np.split(context.tokens.cpu().numpy(), context.sentence_ends[:-1])
+    return [sentence.tolist() for sentence in tokens]

@@ -37,8 +37,8 @@ class Example:
 
     sentences: Sentences
     label: int | None = None
-    inner: Sequence[Sequence[bool]] | None = None
-    """Of each sentence, whether the boundary after a token is inside an atom."""
+    inside_word: Sequence[Sequence[bool]] | None = None
+    """Of each sentence, whether the boundary after a token lies inside an atom."""
 
 
 def prepare_examples(
@@ -70,8 +70,10 @@ def prepare_examples(
         for example in splits.get(split, ()):
             if split == "train":
                 labels.append(example.label)
-                if example.inner is not None:
-                    atoms.extend(boundary for sentence in example.inner for boundary in sentence)
+                if example.inside_word is not None:
+                    atoms.extend(
+                        boundary for sentence in example.inside_word for boundary in sentence
+                    )
                     atoms.append(False)  # the end-of-document token
             yield example.sentences
 
@@ -138,10 +140,10 @@ class ExampleSource(ContextSource):
         self._rule: AtomRule = atoms
         self._atoms: list[NDArray[np.bool_]] | None = None
         if split == "train" and (folder / ATOMS).is_file():
-            inner, ends = np.load(folder / ATOMS), np.cumsum(table["num_tokens"])
-            if inner.shape != (int(ends[-1]),):
+            inside_word, ends = np.load(folder / ATOMS), np.cumsum(table["num_tokens"])
+            if inside_word.shape != (int(ends[-1]),):
                 raise DataError(f"{folder}: {ATOMS} does not fit the examples; remove the folder")
-            self._atoms = np.split(inner, ends[:-1])
+            self._atoms = np.split(inside_word, ends[:-1])
 
     @property
     def fingerprint(self) -> str:
@@ -155,13 +157,15 @@ class ExampleSource(ContextSource):
         plain = super().batch(contexts)
         numbers = np.asarray(contexts).reshape(-1)
         if self._atoms is not None:
-            inner = np.concatenate([self._atoms[k] for k in numbers])
-            plain = replace(plain, inner=inner, atoms=self._rule)
+            inside_word = np.concatenate([self._atoms[k] for k in numbers])
+            plain = replace(plain, inside_word=inside_word, atoms=self._rule)
         if self.labels is None:
             return plain
         labels = torch.from_numpy(self.labels[numbers])
-        shape = plain.sentence_lengths, plain.sentences_per_context
-        return LabelledBatch(plain.tokens, *shape, labels, inner=plain.inner, atoms=plain.atoms)
+        shape = plain.sentence_ends, plain.context_ends
+        return LabelledBatch(
+            plain.tokens, *shape, labels, inside_word=plain.inside_word, atoms=plain.atoms
+        )
 
 
 def _table(shard: Any, number: int) -> NDArray[np.void]:

@@ -22,8 +22,8 @@ def test_words_of_a_sentence(tokenizer_folder):
     assert sentence.words == ["The", "unbelievable", "cats", "weren", "'t", "sleeping", "."]
     assert codec.decode(sentence.tokens) == " The unbelievable cats weren't sleeping."
     assert len(sentence.tokens) > 7
-    assert sentence.inner.count(False) == 7
-    assert not sentence.inner[-1]
+    assert sentence.inside_word.count(False) == 7
+    assert not sentence.inside_word[-1]
     with pytest.raises(ValueError, match="empty"):
         codec.sentence("   ")
     # A character of several tokens is still one word.

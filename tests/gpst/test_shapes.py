@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CHECK_EVERYTHING = """
 from jaxtyping import install_import_hook
 chart = [f"gpst.chart.{n}" for n in "atoms decode inside outside packing layout".split()]
-inner = [f"gpst.chart.{n}" for n in "pair_pass pair_weights scores".split()]
+inner = [f"gpst.chart.{n}" for n in "pair_pass pair_weights pairs scores".split()]
 kernels = [f"gpst.kernels.{n}" for n in "attention packed_linear pair product".split()]
 everything = [*chart, *inner, *kernels, "gpst.batch", "gpst.layers", "gpst.model", "gpst.search"]
 install_import_hook(everything, "shape_checks.checked")
@@ -36,7 +36,7 @@ from gpst.search.sampling import Sampling
 contexts = make_contexts([[5, 2, 1], [4]])
 batch, model = ContextBatch.from_sentences(contexts), make_model()
 total_loss(model(batch).losses, batch.counts).backward()
-for options in ({}, {"histories": 2}, {"sync": False}):
+for options in ({}, {"sentence_beam": 2}, {"sync": False}):
     search_text(model, contexts, beam=3, **options)
 options = {"max_new_tokens": 3, "beam": 3}
 generate(model, [[3, 4]], **options)

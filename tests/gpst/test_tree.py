@@ -92,12 +92,13 @@ def test_batch_counts_and_layout():
     assert (batch.counts.actions, batch.counts.splits) == (9, 3)
     assert batch.counts + BatchCounts(1, 1) == BatchCounts(7, 4)
     assert batch.context_lengths.tolist() == [4, 2]
-    assert batch.sentence_starts.tolist() == [0, 3, 4]
-    assert padded_rows(batch.context_lengths).tolist() == [0, 1, 2, 3, 4, 5]
-    assert padded_rows(np.array([1, 3])).tolist() == [0, 3, 4, 5]
+    assert batch.context_actions.tolist() == [6, 3]
+    assert batch.sentence_lengths.tolist() == [3, 1, 2]
+    assert padded_rows(batch.context_token_ends).tolist() == [0, 1, 2, 3, 4, 5]
+    assert padded_rows(np.array([1, 4])).tolist() == [0, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("lengths", "contexts"), [([3, 0], [2]), ([2], [1]), ([3], [2]), ([], [])])
-def test_a_batch_that_does_not_add_up_is_refused(lengths, contexts):
+@pytest.mark.parametrize(("ends", "contexts"), [([3, 3], [2]), ([2], [1]), ([3], [2]), ([], [])])
+def test_a_batch_that_does_not_add_up_is_refused(ends, contexts):
     with pytest.raises(ValueError, match=r"batch|sentence"):
-        ContextBatch(torch.arange(3), np.array(lengths, np.int64), np.array(contexts, np.int64))
+        ContextBatch(torch.arange(3), np.array(ends, np.int64), np.array(contexts, np.int64))

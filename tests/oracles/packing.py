@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +49,7 @@ def packed(documents, context_tokens, shard_documents):
 
 def unpack(batch):
     """A batch back as contexts of sentences of tokens."""
-    tokens, lengths = batch.tokens.tolist(), batch.sentence_lengths.tolist()
-    contexts = []
-    for count in batch.sentences_per_context.tolist():
-        context = []
-        for _ in range(count):
-            length = lengths.pop(0)
-            context.append(tokens[:length])
-            del tokens[:length]
-        contexts.append(context)
-    assert not tokens
-    assert not lengths
-    return contexts
+    tokens, ends, context_ends = batch.tokens.tolist(), batch.sentence_ends, batch.context_ends
+    assert (ends[-1], context_ends[-1]) == (len(tokens), len(ends))
+    sentences = [tokens[a:b] for a, b in pairwise([0, *ends])]
+    return [sentences[a:b] for a, b in pairwise([0, *context_ends])]

@@ -115,8 +115,8 @@ def _config(
         return required(tensors, name, None).shape[axis]
 
     def count(pattern: str) -> int:
-        found = (re.match(pattern, name) for name in tensors)
-        return 1 + max((int(m[1]) for m in found if m), default=-1)
+        matches = (re.match(pattern, name) for name in tensors)
+        return 1 + max((int(m[1]) for m in matches if m), default=-1)
 
     hidden, dim = size("up_scale.weight", 0), size("up_scale.weight", 1)
     parser_dim = size("r2d2.parser.encoder.tok_embeddings.weight", 1)

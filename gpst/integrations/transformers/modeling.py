@@ -175,7 +175,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel):
         end = self.config.eos_token_id
         end = end[0] if isinstance(end, list) else end
         sampling = Sampling(temperature, top_k, top_p, seed) if do_sample else None
-        found = []
+        continuations = []
         for row in self._rows(input_ids, None, None):
             [one] = generate(
                 self.gpst,
@@ -186,9 +186,9 @@ class GPSTForCausalLM(GPSTPreTrainedModel):
                 sampling=sampling,
                 beam=num_beams,
             )
-            found.append([token for sentence in one.sentences for token in sentence])
-        longest = max(len(tokens) for tokens in found)
-        padded = [tokens + [end or 0] * (longest - len(tokens)) for tokens in found]
+            continuations.append([token for sentence in one.sentences for token in sentence])
+        longest = max(len(tokens) for tokens in continuations)
+        padded = [tokens + [end or 0] * (longest - len(tokens)) for tokens in continuations]
         return torch.tensor(padded, device=input_ids.device)
 
 
@@ -212,8 +212,8 @@ def features_after_tokens(
         layout,
         induced,
     )
-    first = np.cumsum(batch.context_lengths) - batch.context_lengths
-    not_first = np.delete(np.arange(batch.num_tokens), first)
+    firsts = np.concatenate(([0], batch.context_token_ends[:-1]))
+    not_first = np.delete(np.arange(batch.num_tokens), firsts)
     trees = iter(trees_of(layout, induced))
     of_rows = [[next(trees) for _ in range(len(row) + 1)][:-1] for row in rows]
     return features[torch.from_numpy(not_first).to(device)], of_rows
@@ -261,8 +261,8 @@ class _Copy(ConversionOps):
     def convert(
         self, input_dict: dict[str, Any], source_patterns: Any, target_patterns: Any, **_: Any
     ) -> dict[str, Any]:
-        [found] = input_dict.values()
-        tensor = found[0] if isinstance(found, list) else found
+        [tensor] = input_dict.values()
+        tensor = tensor[0] if isinstance(tensor, list) else tensor
         return {name: tensor.clone() for name in target_patterns}
 
 

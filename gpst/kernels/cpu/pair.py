@@ -128,20 +128,24 @@ def _attention_backward(width: int) -> Callable[..., None]:
                     keep_1_0, keep_1_1 = mask[1, e, h, 0], mask[1, e, h, 1]
                     on_0_0, on_0_1 = weight_0 * keep_0_0, (_ONE - weight_0) * keep_0_1
                     on_1_0, on_1_1 = weight_1 * keep_1_0, (_ONE - weight_1) * keep_1_1
-                    slope_0 = slope_1 = np.float32(0.0)
+                    grad_logit_0 = grad_logit_1 = np.float32(0.0)
                     for j in range(width):
-                        slope_0 += grad_out_0[j] * (keep_0_0 * value_0[j] - keep_0_1 * value_1[j])
-                        slope_1 += grad_out_1[j] * (keep_1_0 * value_0[j] - keep_1_1 * value_1[j])
+                        grad_logit_0 += grad_out_0[j] * (
+                            keep_0_0 * value_0[j] - keep_0_1 * value_1[j]
+                        )
+                        grad_logit_1 += grad_out_1[j] * (
+                            keep_1_0 * value_0[j] - keep_1_1 * value_1[j]
+                        )
                     for j in range(width):
                         grad_value_0[j] = grad_out_0[j] * on_0_0 + grad_out_1[j] * on_1_0
                         grad_value_1[j] = grad_out_0[j] * on_0_1 + grad_out_1[j] * on_1_1
-                    slope_0 *= weight_0 * (_ONE - weight_0) * scale
-                    slope_1 *= weight_1 * (_ONE - weight_1) * scale
+                    grad_logit_0 *= weight_0 * (_ONE - weight_0) * scale
+                    grad_logit_1 *= weight_1 * (_ONE - weight_1) * scale
                     for j in range(width):
                         key = key_0[j] - key_1[j]
-                        grad_query_0[j] = slope_0 * key
-                        grad_query_1[j] = slope_1 * key
-                        grad_key = slope_0 * query_0[j] + slope_1 * query_1[j]
+                        grad_query_0[j] = grad_logit_0 * key
+                        grad_query_1[j] = grad_logit_1 * key
+                        grad_key = grad_logit_0 * query_0[j] + grad_logit_1 * query_1[j]
                         grad_key_0[j] = grad_key
                         grad_key_1[j] = -grad_key
 

@@ -18,14 +18,14 @@ def disagreement(device: torch.device) -> str:
         return torch.randn(*shape, device=device, generator=generator)
 
     packed, gradient = random(2, 33, 3 * 24), random(2, 2, 33, 24)
-    found = pair.pair_attention(packed, 3)
-    into = pair.pair_attention_backward(gradient, packed, found[1])
+    ours = pair.pair_attention(packed, 3)
+    grads = pair.pair_attention_backward(gradient, packed, ours[1])
     leaf = packed.clone().requires_grad_()
     mixed = _plain_attention(leaf, 3)
-    pairs = {"pair attention": (found[0], mixed)}
+    pairs = {"pair attention": (ours[0], mixed)}
     for route in range(2):
         (expected,) = torch.autograd.grad(mixed, leaf, gradient[route], retain_graph=True)
-        pairs[f"pair attention backward, route {route}"] = into[route], expected
+        pairs[f"pair attention backward, route {route}"] = grads[route], expected
     x, y = random(2, 33, 24)
     normed, inverse = pair.add_norm(x, y)
     pairs["norm"] = normed, torch.nn.functional.layer_norm(x + y, (24,))
@@ -59,6 +59,6 @@ def _segments(
     leaf = scores.clone().requires_grad_()
     parts = [slice(0, 1), slice(1, 4), slice(4, 7)]
     expected = torch.stack([torch.softmax(leaf[part], 0) @ vectors[part] for part in parts])
-    into, _ = segments.segment_mix_backward(vectors, mixed.weights, offsets, gradient)
+    grad_scores, _ = segments.segment_mix_backward(vectors, mixed.weights, offsets, gradient)
     (grad_leaf,) = torch.autograd.grad(expected, leaf, gradient)
-    return {"segments": (mixed.values, expected), "segments backward": (into, grad_leaf)}
+    return {"segments": (mixed.values, expected), "segments backward": (grad_scores, grad_leaf)}

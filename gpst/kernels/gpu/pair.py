@@ -168,8 +168,8 @@ def _add_norm_backward(
     g = tl.load(gradient + (route * num_rows + row) * D + column, inside, 0.0).to(tl.float32)
     n = tl.load(normed + row * D + column, inside, 0.0).to(tl.float32)
     inverse = tl.load(inverse_std + row).to(tl.float32)
-    slope = inverse * (g - tl.sum(g, 0) / D - n * (tl.sum(g * n, 0) / D))
-    tl.store(grad + (route * num_rows + row) * D + column, slope, inside)
+    grad_x = inverse * (g - tl.sum(g, 0) / D - n * (tl.sum(g * n, 0) / D))
+    tl.store(grad + (route * num_rows + row) * D + column, grad_x, inside)
 
 
 def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> Tensor:

@@ -135,10 +135,10 @@ def segment_mix_backward(
     """
     dim = vectors.shape[1]
     grad_scores, grad_heights = torch.empty_like(weights), torch.zeros_like(weights)
-    given = heights is not None and grad_out_heights is not None
+    with_heights = heights is not None and grad_out_heights is not None
     _mix_backward[(len(offsets) - 1,)](
-        vectors, weights, heights if given else weights, offsets, grad_values.contiguous(),
-        grad_out_heights if given else weights, grad_scores, grad_heights, 1.0 / temperature,
-        given, dim, triton.next_power_of_2(dim),
+        vectors, weights, heights if with_heights else weights, offsets, grad_values.contiguous(),
+        grad_out_heights if with_heights else weights, grad_scores, grad_heights, 1.0 / temperature,
+        with_heights, dim, triton.next_power_of_2(dim),
     )  # fmt: skip
     return grad_scores, grad_heights

@@ -30,8 +30,8 @@ class Sentence:
     """The word that each token belongs to: 0, 0, 1, ..."""
 
     @property
-    def inner(self) -> list[bool]:
-        """Whether the boundary after a token is inside a word."""
+    def inside_word(self) -> list[bool]:
+        """Whether the boundary after a token lies inside a word."""
         return [a == b for a, b in zip(self.word_of, self.word_of[1:], strict=False)] + [False]
 
 
@@ -104,7 +104,9 @@ def parse(
 
 def _inside(model: GPSTModel, group: Sequence[Sentence], atoms: AtomRule) -> list[Tree]:
     batch = ContextBatch.from_sentences(
-        [[sentence.tokens] for sentence in group], [[sentence.inner] for sentence in group], atoms
+        [[sentence.tokens] for sentence in group],
+        [[sentence.inside_word] for sentence in group],
+        atoms,
     )
     return model.induced_trees(batch.to(model.embedding.weight.device))
 
@@ -115,6 +117,6 @@ def _search(model: GPSTModel, group: Sequence[Sentence], beam: int, sync: bool) 
         [[sentence.tokens] for sentence in group],
         beam=beam,
         sync=sync,
-        inner=[[sentence.inner] for sentence in group],
+        inside_word=[[sentence.inside_word] for sentence in group],
     )
     return [result.parses[0].trees[0] for result in results]

@@ -69,8 +69,8 @@ class GrammarInductionTask(FinetuneTask):
         for number, tree in enumerate(trees, 1):
             place = f"{self.config.train}, tree {number}"
             sentence = to_pieces(tree.words, self._encoder, place, self.config.leading_space)
-            inner = [sentence.inner] if self.config.train_with_atoms else None
-            yield Example([sentence.tokens], inner=inner)
+            inside_word = [sentence.inside_word] if self.config.train_with_atoms else None
+            yield Example([sentence.tokens], inside_word=inside_word)
 
     def _gold(self, path: str) -> tuple[list[GoldTree], int]:
         config = self.config

@@ -40,10 +40,11 @@ def test_tokens_are_those_of_the_whole_text(bpe_path, engine, documents, limit):
         assert ids == [*reference.encode(document).ids, loaded.end_of_document_id]
         assert reference.decode(ids[:-1], skip_special_tokens=False) == document
         start += size
-    assert tokens.sentence_lengths.max() <= limit
-    assert tokens.sentence_lengths.min() >= 1
-    assert tokens.sentence_lengths.sum() == len(tokens.tokens)
-    assert tokens.document_sentences.sum() == len(tokens.sentence_lengths)
+    lengths = np.diff(tokens.sentence_ends, prepend=0)
+    assert lengths.max() <= limit
+    assert lengths.min() >= 1
+    assert lengths.sum() == len(tokens.tokens)
+    assert tokens.document_sentences.sum() == len(lengths)
 
 
 _engines: dict = {}
@@ -93,8 +94,8 @@ def test_long_sentences_are_cut_at_words(bpe_path):
     loaded = load_tokenizer(bpe_path)
     encoder = Encoder(loaded, ReferenceEngine(loaded), get_segmenter("fast"), 8)
     tokens = _lay_out(encoder, ["went " * 30 + "z" * 40])
-    ends = np.cumsum(tokens.sentence_lengths)
-    pieces = [loaded.reference().decode(p.tolist()) for p in np.split(tokens.tokens, ends[:-1])]
+    sentences = np.split(tokens.tokens, tokens.sentence_ends[:-1])
+    pieces = [loaded.reference().decode(p.tolist()) for p in sentences]
     assert all(p.startswith(" ") for p in pieces[1:5])
     assert tokens.num_cut >= 4
     assert tokens.num_cut_words >= 4

@@ -159,7 +159,7 @@ def test_long_sentences_are_not_cut_inside_a_character(bpe_path):
     data = np.frombuffer("漢é😀".encode() * 50, np.uint8)
     encoded = encoder.encode(data, np.array([len(data)]))
     tokens = encoder.layout(encoded, np.ones(1, np.bool_))
-    pieces = np.split(tokens.tokens, np.cumsum(tokens.sentence_lengths)[:-1])[:-1]
+    pieces = np.split(tokens.tokens, tokens.sentence_ends[:-1])[:-1]
     texts = [loaded.reference().decode(p.tolist(), skip_special_tokens=False) for p in pieces]
     assert "".join(texts) == "漢é😀" * 50
     assert tokens.num_cut == 0

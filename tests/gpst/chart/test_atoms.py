@@ -26,15 +26,14 @@ NOT_CROSSED = {
 }  # fmt: skip
 
 
-def atoms_of(inner: list[bool]) -> list[tuple[int, int]]:
+def atoms_of(inside_word: list[bool]) -> list[tuple[int, int]]:
     """The atoms of a sentence, those of one token too; one entry a token, the last is not read."""
-    starts = [0, *(k + 1 for k, inside in enumerate(inner[:-1]) if not inside)]
-    return [(a, b - 1) for a, b in zip(starts, [*starts[1:], len(inner)], strict=True)]
+    starts = [0, *(k + 1 for k, inside in enumerate(inside_word[:-1]) if not inside)]
+    return [(a, b - 1) for a, b in zip(starts, [*starts[1:], len(inside_word)], strict=True)]
 
 
 def cells_of(layout: ChartLayout, sentence: int) -> dict[tuple[int, int], list[int]]:
-    start = int(layout.sentence_lengths[:sentence].sum())
-    stop = start + int(layout.sentence_lengths[sentence])
+    start, stop = np.append(0, layout.sentence_ends)[sentence : sentence + 2].tolist()
     cells: dict[tuple[int, int], list[int]] = {}
     for edge, parent in enumerate(layout.parent.tolist()):
         i, j = layout.spans[parent].tolist()
@@ -51,8 +50,10 @@ def cells_of(layout: ChartLayout, sentence: int) -> dict[tuple[int, int], list[i
     ],
 )
 def test_worked_example(rule, cells, cutting):
-    inner = np.arange(6) == 2
-    layout = build_layout(np.array([*WORKED_SCORES, 9.0]), np.array([6]), 2, "score", inner, rule)
+    inside_word = np.arange(6) == 2
+    layout = build_layout(
+        np.array([*WORKED_SCORES, 9.0]), np.array([6]), 2, "score", inside_word, rule
+    )
     assert cells_of(layout, 0) == cells
     found = [
         (tuple(layout.spans[int(layout.parent[edge])].tolist()), int(layout.cut[edge]))
@@ -80,9 +81,9 @@ sentences = st.integers(1, 7).flatmap(
 )
 def test_the_best_of_all_trees_that_have_the_atoms(given_sentences, window, schedule, rule, seed):
     scores = np.array([v for own, _ in given_sentences for v in own])
-    inner = np.array([b for _, own in given_sentences for b in own])
-    lengths = np.array([len(own) for own, _ in given_sentences])
-    layout = build_layout(scores, lengths, window, schedule, inner, rule)
+    inside_word = np.array([b for _, own in given_sentences for b in own])
+    ends = np.cumsum([len(own) for own, _ in given_sentences])
+    layout = build_layout(scores, ends, window, schedule, inside_word, rule)
     # Few values, so that there are ties.
     edge_scores = torch.from_numpy(np.random.default_rng(seed).integers(0, 4, len(layout.parent)))
     induced = trees_of(layout, decode(layout, edge_scores.double()))
@@ -126,10 +127,10 @@ def in_trees(layout: ChartLayout) -> set[tuple[int, int, int]]:
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_both_rules_leave_the_same_trees_under_the_schedule_score(window):
     rng = np.random.default_rng(window)
-    lengths = rng.integers(1, 30, 20)
-    scores, inner = rng.normal(size=lengths.sum()), rng.random(lengths.sum()) < 0.4
+    ends = np.cumsum(rng.integers(1, 30, 20))
+    scores, inside_word = rng.normal(size=ends[-1]), rng.random(ends[-1]) < 0.4
     crossing, closed = (
-        build_layout(scores, lengths, window, "score", inner, rule)
+        build_layout(scores, ends, window, "score", inside_word, rule)
         for rule in ("constrain_tree", "constrain_chart")
     )
     assert in_trees(crossing) == in_trees(closed)
@@ -137,11 +138,11 @@ def test_both_rules_leave_the_same_trees_under_the_schedule_score(window):
 
 
 def test_without_atoms_the_rules_are_one_and_nothing_is_forbidden():
-    scores, lengths = np.random.default_rng(0).normal(size=40), np.array([30, 1, 9])
-    plain = build_layout(scores, lengths)
+    scores, ends = np.random.default_rng(0).normal(size=40), np.array([30, 31, 40])
+    plain = build_layout(scores, ends)
     for rule in ("constrain_tree", "constrain_chart"):
-        for inner in (None, np.zeros(40, bool)):
-            layout = build_layout(scores, lengths, inner=inner, atoms=rule)
+        for inside_word in (None, np.zeros(40, bool)):
+            layout = build_layout(scores, ends, inside_word=inside_word, atoms=rule)
             assert torch.equal(layout.integers, plain.integers)
             assert len(layout.cutting) == 0
 

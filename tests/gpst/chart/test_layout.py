@@ -34,7 +34,7 @@ def cells_of(layout: ChartLayout, start: int, length: int) -> dict[tuple[int, in
 
 def plan_of(sentences: list[list[float]], **options) -> ChartLayout:
     flat = np.array([v for scores in sentences for v in [*scores, 99.0]])
-    return build_layout(flat, np.array([len(s) + 1 for s in sentences]), **options)
+    return build_layout(flat, np.cumsum([len(s) + 1 for s in sentences]), **options)
 
 
 @pytest.mark.parametrize("schedule", ["score", "height"])
@@ -68,9 +68,11 @@ def test_atoms_are_never_crossed_where_they_constrain_the_chart(schedule):
         ends = np.cumsum(sizes)
         atoms = [(int(e - s), int(e) - 1) for s, e in zip(sizes, ends, strict=True)]
         scores = rng.normal(size=ends[-1] - 1).tolist()
-        inner = np.ones(ends[-1], bool)
-        inner[ends - 1] = False
-        layout = plan_of([scores], schedule=schedule, inner=inner, atoms="constrain_chart")
+        inside_word = np.ones(ends[-1], bool)
+        inside_word[ends - 1] = False
+        layout = plan_of(
+            [scores], schedule=schedule, inside_word=inside_word, atoms="constrain_chart"
+        )
         cells = cells_of(layout, 0, int(ends[-1]))
         assert cells == chart_oracle.chart(scores, 2, schedule, atoms)
         for i, j in cells:
@@ -81,8 +83,8 @@ def test_atoms_are_never_crossed_where_they_constrain_the_chart(schedule):
 
 def test_numbering_is_by_level_and_number_of_splits():
     rng = np.random.default_rng(1)
-    lengths = rng.integers(1, 30, 50)
-    layout = build_layout(rng.normal(size=lengths.sum()), lengths)
+    ends = np.cumsum(rng.integers(1, 30, 50))
+    layout = build_layout(rng.normal(size=ends[-1]), ends)
     level = np.zeros(layout.num_cells, int)
     edge = 0
     for number, step in enumerate(layout.levels, start=1):
@@ -103,11 +105,11 @@ def test_numbering_is_by_level_and_number_of_splits():
 
 def test_outside_order_has_every_message_once_and_parents_first():
     rng = np.random.default_rng(2)
-    lengths = rng.integers(1, 30, 20)
-    layout = build_layout(rng.normal(size=lengths.sum()), lengths)
+    ends = np.cumsum(rng.integers(1, 30, 20))
+    layout = build_layout(rng.normal(size=ends[-1]), ends)
     row = layout.outside_row.numpy()
     assert sorted(row) == list(range(layout.num_cells))
-    assert sorted(row[layout.roots.numpy()]) == list(range(len(lengths)))
+    assert sorted(row[layout.roots.numpy()]) == list(range(len(ends)))
     expected = []
     for e in range(len(layout.parent)):
         left, right, parent = int(layout.left[e]), int(layout.right[e]), int(layout.parent[e])
@@ -128,9 +130,9 @@ def test_outside_order_has_every_message_once_and_parents_first():
 def test_threads_change_nothing(threads, last):
     """Every sentence is some thread's, the last one too, however short."""
     rng = np.random.default_rng(3)
-    lengths = np.append(rng.integers(1, 40, 80), last)
-    scores = rng.normal(size=lengths.sum())
-    one, several = (build_layout(scores, lengths, num_threads=t) for t in (1, threads))
+    ends = np.cumsum(np.append(rng.integers(1, 40, 80), last))
+    scores = rng.normal(size=ends[-1])
+    one, several = (build_layout(scores, ends, num_threads=t) for t in (1, threads))
     assert one.levels == several.levels
     assert one.outside_levels == several.outside_levels
     assert (one.integers == several.integers).all()
@@ -156,7 +158,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="3 scores for sentences of 4 tokens"):
         build_layout(np.zeros(3), np.array([4]))
     with pytest.raises(ValueError, match="3 scores for sentences of 3 tokens"):
-        build_layout(np.zeros(3), np.array([3, 0]))
+        build_layout(np.zeros(3), np.array([3, 3]))
     with pytest.raises(ValueError, match="schedule 'best'"):
         build_layout(np.zeros(4), np.array([4]), schedule="best")
 
@@ -171,5 +173,5 @@ def test_wrong_arguments_are_refused():
     ],
 )
 def test_the_sizes_of_a_chart(scores, sizes):
-    layout = build_layout(np.array([*scores, 0, 0, 5, 0]), np.array([4, 1, 2]), window=1)
+    layout = build_layout(np.array([*scores, 0, 0, 5, 0]), np.array([4, 5, 7]), window=1)
     assert layout_sizes(layout) == sizes

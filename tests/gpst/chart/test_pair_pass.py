@@ -12,7 +12,8 @@ from gpst.chart import pair_pass
 from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside, segment_softmax
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.config import CompositionConfig
 from gpst.layers.composition import Composition, Decomposition, PairModel
 
@@ -83,7 +84,7 @@ def test_the_same_values_are_dropped_in_both_directions(recompute: bool, monkeyp
     """Finite differences through both passes with dropout on."""
     monkeypatch.setitem(pair_pass._PAIRS_A_CHUNK, "cpu", 4)
     composition, decomposition = make(Composition, 0.2), make(Decomposition, 0.2, num_layers=1)
-    layout = build_layout(np.array([0.3, 0.1, 0.7, 0.2, 0.0, 0.4, 0.0]), np.array([5, 2]))
+    layout = build_layout(np.array([0.3, 0.1, 0.7, 0.2, 0.0, 0.4, 0.0]), np.array([5, 7]))
     upstream = torch.randn(7, 6, dtype=torch.float64)
 
     def loss(leaves: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
@@ -116,7 +117,7 @@ def test_kept_and_recomputed_activations_give_the_same_bits() -> None:
     gradients = []
     for recompute in (False, True):
         model, down = make(Composition, 0.1).float(), make(Decomposition, 0.1).float()
-        layout = build_layout(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
+        layout = build_layout(np.random.default_rng(0).normal(size=40), np.array([30, 40]))
         torch.manual_seed(1)
         leaves = torch.randn(40, 6, requires_grad=True)
         chart = inside(layout, model, leaves, recompute=recompute)
@@ -130,7 +131,7 @@ def test_kept_and_recomputed_activations_give_the_same_bits() -> None:
 
 def test_half_precision_stays_near_and_scores_are_fp32() -> None:
     model = make(Composition).float().eval()
-    layout = build_layout(np.random.default_rng(0).normal(size=40), np.array([30, 10]))
+    layout = build_layout(np.random.default_rng(0).normal(size=40), np.array([30, 40]))
     leaves = torch.randn(40, 6)
     exact = inside(layout, model, leaves)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -85,9 +85,9 @@ def test_nothing_waits_after_the_plan(batch, dtype, checkpointing):
     step(model, batch.to("cuda"))  # compiles and loads what is needed the first time
     model.zero_grad()
 
-    inner = np.arange(batch.num_tokens) % 3 == 1
+    inside_word = np.arange(batch.num_tokens) % 3 == 1
     scores = np.random.default_rng(1).normal(size=batch.num_tokens)
-    layout = build_layout(scores, batch.sentence_lengths, inner=inner, pin=True)
+    layout = build_layout(scores, batch.sentence_ends, inside_word=inside_word, pin=True)
     assert layout.integers.is_pinned()
     assert len(layout.cutting)  # splits that no tree may take are left out without waiting, too
     with no_waiting():

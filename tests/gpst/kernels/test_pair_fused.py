@@ -126,7 +126,7 @@ def test_passes_over_the_chart(
     )
     composition, decomposition = Composition(config).to(device), Decomposition(config).to(device)
     rng = np.random.default_rng(0)
-    layout = build_layout(rng.normal(size=16), np.array([1, 9, 6]), window).to(device)
+    layout = build_layout(rng.normal(size=16), np.array([1, 10, 16]), window).to(device)
     leaves = torch.randn(16, 12, device=device, requires_grad=True)
     parameters = [*composition.parameters(), *decomposition.parameters()]
     upstream = torch.randn(16, 12, device=device)

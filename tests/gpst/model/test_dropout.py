@@ -21,7 +21,8 @@ from gpst.chart import pair_pass
 from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside
-from gpst.chart.pair_pass import OutputGradients, PairPass, Pairs
+from gpst.chart.pair_pass import PairPass
+from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.config import CompositionConfig, ParserConfig
 from gpst.kernels import pair as pieces
 from gpst.layers import composition as module_form

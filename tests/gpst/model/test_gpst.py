@@ -210,8 +210,8 @@ RULES = ["constrain_tree", "constrain_chart"]
 
 def with_atoms(contexts, rule) -> ContextBatch:
     ends = [set(accumulate(words)) for words in ATOMS]
-    inner = [[k + 1 not in own for k in range(max(own))] for own in ends]
-    return ContextBatch.from_sentences(contexts, [inner], rule)
+    inside_word = [[k + 1 not in own for k in range(max(own))] for own in ends]
+    return ContextBatch.from_sentences(contexts, [inside_word], rule)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -234,8 +234,8 @@ def test_trees_over_atoms_are_those_of_the_slow_form(rule):
 def test_atoms_shape_what_is_trained_on(rule):
     model, contexts = make_model(), make_contexts([[9, 4]])
     plain, batch = ContextBatch.from_sentences(contexts), with_atoms(contexts, rule)
-    assert batch.inner is not None
-    assert np.flatnonzero(batch.inner).tolist() == [2, 3, 7, 10]
+    assert batch.inside_word is not None
+    assert np.flatnonzero(batch.inside_word).tolist() == [2, 3, 7, 10]
 
     layout = model.layout(batch, model.parser(batch).detach())
 
@@ -250,8 +250,8 @@ def test_atoms_shape_what_is_trained_on(rule):
         {name: term.sum for name, term in model(plain, layout=layout).losses.items()},
     )
     assert model(batch).sizes["cells"] == layout.num_cells
-    with pytest.raises(ValueError, match=r"inner is \(3,\) of 13 tokens"):
-        replace(plain, inner=np.zeros(3, bool))
+    with pytest.raises(ValueError, match=r"inside_word is \(3,\) of 13 tokens"):
+        replace(plain, inside_word=np.zeros(3, bool))
 
 
 def test_recomputation_repeats_the_random_numbers():
@@ -312,10 +312,10 @@ def test_statistics_are_sums_over_the_trees():
 @pytest.mark.parametrize("rule", RULES)
 def test_agreement_is_with_the_best_split_that_a_tree_may_take(rule):
     model, contexts = make_model(), make_contexts([[40]])
-    inner = [k % 3 == 1 for k in range(40)]
-    batch = ContextBatch.from_sentences(contexts, [[inner]], rule)
+    inside_word = [k % 3 == 1 for k in range(40)]
+    batch = ContextBatch.from_sentences(contexts, [[inside_word]], rule)
     own, _ = SlowLosses(model, contexts).sentence(contexts[0][0], live=True)
-    atoms = [(k, k + 1) for k in range(39) if inner[k]]
+    atoms = [(k, k + 1) for k in range(39) if inside_word[k]]
     atoms = sorted([*atoms, *((k, k) for k in range(40) if k % 3 == 0)])
     own = replace(own, atoms=atoms, may_cross=rule == "constrain_tree")
     agreeing = 0

@@ -87,20 +87,20 @@ class Oracle:
         if not context:
             yield ()
             return
-        inner = atoms[0] if atoms else [False] * len(context[0])
-        for own in self.trees(context[0], 0, len(context[0]) - 1, inner):
+        inside_word = atoms[0] if atoms else [False] * len(context[0])
+        for own in self.trees(context[0], 0, len(context[0]) - 1, inside_word):
             for rest in self.sequences(context[1:], atoms[1:] if atoms else None):
                 yield own + rest
 
-    def trees(self, words: list[int], i: int, j: int, inner: list[bool]):
+    def trees(self, words: list[int], i: int, j: int, inside_word: list[bool]):
         if i == j:
             yield (words[i],)
             return
         for k in range(i, j):
-            if inner[k] and not all(inner[i:j]):
+            if inside_word[k] and not all(inside_word[i:j]):
                 continue  # would cut an atom and hold more than it
-            for left in self.trees(words, i, k, inner):
-                for right in self.trees(words, k + 1, j, inner):
+            for left in self.trees(words, i, k, inside_word):
+                for right in self.trees(words, k + 1, j, inside_word):
                     yield left + right + (COMP,)
 
     def prefixes(self, context: list[list[int]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""With histories, what a beam drops leaves its weight to what it keeps: still a language model."""
+"""With a sentence beam, what is dropped leaves its weight to what is kept: a language model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_probabilities_of_all_texts_sum_to_at_most_one(tiny, beam):
     vocabulary = range(model.config.vocab_size)
     contexts = [[[a, b], [c]] for a, b, c in product(vocabulary, repeat=3)]
     bounds = search_text(model, contexts, beam=beam)
-    found = search_text(model, contexts, beam=beam, histories=1)
+    found = search_text(model, contexts, beam=beam, sentence_beam=1)
     prefixes = np.array([result.prefix_log_p for result in found])
     for length in (1, 2, 3):
         # Each prefix stands once for every text that goes on from it.
@@ -34,6 +34,6 @@ def test_a_narrow_beam_loses_the_mass_that_histories_keep(tiny):
     context = [rng.integers(0, model.config.vocab_size, 12).tolist()]
     [wide] = search_text(model, [context], beam=400)
     [narrow] = search_text(model, [context], beam=2)
-    [heirs] = search_text(model, [context], beam=2, histories=1)
+    [heirs] = search_text(model, [context], beam=2, sentence_beam=1)
     assert narrow.prefix_log_p[-1] < wide.prefix_log_p[-1] - 1e-3
     assert narrow.prefix_log_p[-1] < heirs.prefix_log_p[-1]

@@ -88,7 +88,9 @@ def test_atoms_become_constituents(tiny, oracle_of, logsum, atoms, sync):
     oracle = oracle_of(model)
     allowed = list(oracle.sequences(CONTEXT, atoms))
     assert len(allowed) < 15
-    [result] = search_text(model, [CONTEXT], beam=HUGE, num_best=HUGE, inner=[atoms], sync=sync)
+    [result] = search_text(
+        model, [CONTEXT], beam=HUGE, num_best=HUGE, inside_word=[atoms], sync=sync
+    )
     found = {sequence(parse.trees, CONTEXT) for parse in result.parses}
     assert found == set(allowed)
     assert result.log_p == pytest.approx(logsum(map(oracle.log_p, allowed)), abs=1e-5)
@@ -130,9 +132,9 @@ def test_dead_hypotheses_of_a_short_context_do_no_harm(tiny):
         [rng.integers(0, 6, n).tolist() for n in lengths]
         for lengths in ([6, 2, 7, 1, 9, 5, 10], [1, 1], [4, 1, 1, 3, 2, 8], [2, 14, 6, 5])
     ]
-    together = search_text(model, contexts, beam=6, histories=1)
+    together = search_text(model, contexts, beam=6, sentence_beam=1)
     for context, result in zip(contexts, together, strict=True):
-        [alone] = search_text(model, [context], beam=6, histories=1)
+        [alone] = search_text(model, [context], beam=6, sentence_beam=1)
         assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
 
 
@@ -182,7 +184,7 @@ def test_bad_input_is_named(tiny):
     with pytest.raises(ValueError, match="beam: 0"):
         search_text(model, [[[1]]], beam=0)
     with pytest.raises(ValueError, match="atoms"):
-        search_text(model, [[[1, 2]]], inner=[[[False, True]]])
+        search_text(model, [[[1, 2]]], inside_word=[[[False, True]]])
 
 
 def test_one_history_carries_the_weight_of_all(tiny, oracle_of, logsum):
@@ -209,16 +211,16 @@ def test_one_history_carries_the_weight_of_all(tiny, oracle_of, logsum):
             best = max(scores, key=lambda actions: scores[actions])
             group = [actions for actions in group if actions[: len(best)] == best]
             shift = total - scores[best]
-    [result] = search_text(model, [context], beam=HUGE, histories=1)
+    [result] = search_text(model, [context], beam=HUGE, sentence_beam=1)
     assert result.prefix_log_p == pytest.approx(expected, abs=1e-5)
     closed = shift + logsum(oracle.log_p(actions) for actions in group)
     assert result.log_p == pytest.approx(closed, abs=1e-5)
-    [everything] = search_text(model, [context], beam=HUGE, histories=HUGE)
+    [everything] = search_text(model, [context], beam=HUGE, sentence_beam=HUGE)
     [plain] = search_text(model, [context], beam=HUGE)
     assert everything.prefix_log_p == pytest.approx(plain.prefix_log_p, abs=1e-9)
-    [first, _] = search_text(model, [context, context[:1]], beam=HUGE, histories=1)
+    [first, _] = search_text(model, [context, context[:1]], beam=HUGE, sentence_beam=1)
     assert first.prefix_log_p == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(ValueError, match="histories"):
-        search_text(model, [context], histories=0)
+    with pytest.raises(ValueError, match="sentence_beam"):
+        search_text(model, [context], sentence_beam=0)
     with pytest.raises(ValueError, match="word-level"):
-        search_text(model, [context], histories=1, sync=False)
+        search_text(model, [context], sentence_beam=1, sync=False)

@@ -31,8 +31,8 @@ def test_the_batches_are_those_read_when_needed(reader, ahead):
         for step, micro_step in PLACES:
             mine, expected = batches.read(step, micro_step), reader.read(step, micro_step)
             assert torch.equal(mine.tokens, expected.tokens)
-            assert mine.sentence_lengths.tolist() == expected.sentence_lengths.tolist()
-            assert mine.sentences_per_context.tolist() == expected.sentences_per_context.tolist()
+            assert mine.sentence_ends.tolist() == expected.sentence_ends.tolist()
+            assert mine.context_ends.tolist() == expected.context_ends.tolist()
 
 
 def test_it_reads_ahead_and_no_further(reader):

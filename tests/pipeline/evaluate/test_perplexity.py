@@ -58,7 +58,7 @@ def test_marginal_is_the_search_over_each_context(folder):
     for k in range(source.num_contexts):
         context = sentence_lists(source.batch([k]))
         tokens += sum(map(len, context))
-        [result] = search_text(model, [context], beam=6, histories=1)
+        [result] = search_text(model, [context], beam=6, sentence_beam=1)
         nats -= result.prefix_log_p[-1]
         closed -= result.log_p
     assert (found.num_contexts, found.num_tokens) == (source.num_contexts, tokens)

@@ -116,7 +116,7 @@ def test_examples_come_back_each_a_context_with_its_label(tmp_path, model_folder
     assert isinstance(batch, LabelledBatch)
     assert batch.tokens.tolist() == [11, reader.end, 5, 6, 7, reader.end]
     assert batch.sentence_lengths.tolist() == [1, 1, 2, 1, 1]
-    assert batch.sentences_per_context.tolist() == [2, 3]
+    assert batch.context_ends.tolist() == [2, 5]
     assert batch.labels.tolist() == [2, 1]
     counts = source.counts([2, 0])
     assert counts == batch.counts
@@ -131,9 +131,9 @@ def test_examples_come_back_each_a_context_with_its_label(tmp_path, model_folder
 def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
     reader = TextReader(model_folder("gpst"))
     examples = [
-        Example([[5, 6], [7]], inner=[[True, False], [False]]),
-        Example([[8]], inner=[[False]]),
-        Example([[9, 10, 11]], inner=[[False, True, False]]),
+        Example([[5, 6], [7]], inside_word=[[True, False], [False]]),
+        Example([[8]], inside_word=[[False]]),
+        Example([[9, 10, 11]], inside_word=[[False, True, False]]),
     ]
     folder = tmp_path / "examples"
     prepare_examples(folder, "key", {"train": examples}, reader.tokenizer, {})
@@ -143,9 +143,9 @@ def test_atoms_come_back_with_their_examples(tmp_path, model_folder):
     batch = source.batch([2, 0])
     assert batch.tokens.tolist() == [9, 10, 11, reader.end, 5, 6, 7, reader.end]
     assert batch.atoms == batch.to("cpu").atoms == "constrain_chart"
-    assert batch.inner is not None
-    assert np.flatnonzero(batch.inner).tolist() == [1, 4]
-    assert batch.to("cpu").inner is batch.inner
+    assert batch.inside_word is not None
+    assert np.flatnonzero(batch.inside_word).tolist() == [1, 4]
+    assert batch.to("cpu").inside_word is batch.inside_word
 
     before = source.fingerprint
     np.save(folder / "atoms.npy", np.zeros(10, bool))
@@ -161,8 +161,8 @@ def test_examples_have_labels_and_atoms_together(tmp_path, model_folder):
     prepare_examples(folder, "key", {"train": [example]}, reader.tokenizer, {})
     batch = ExampleSource(folder, atoms="constrain_chart").batch([0])
     assert isinstance(batch, LabelledBatch)
-    assert batch.inner is not None
-    assert batch.inner.tolist() == [True, False, False]
+    assert batch.inside_word is not None
+    assert batch.inside_word.tolist() == [True, False, False]
     assert batch.atoms == "constrain_chart"
 
 
@@ -210,7 +210,7 @@ def test_classes_are_read_from_the_state_after_cls(tiny_gpst, tiny_gpt2, kind):
     model = Classifier(core, 3).eval()
     batch = ContextBatch.from_sentences([[[5, 6], [7], [0], [0]], [[8], [0], [0]]])
     labelled = LabelledBatch(
-        batch.tokens, batch.sentence_lengths, batch.sentences_per_context, torch.tensor([2, 1])
+        batch.tokens, batch.sentence_ends, batch.context_ends, torch.tensor([2, 1])
     )
     output = model(labelled)
     plain = core(labelled)
@@ -227,8 +227,8 @@ def test_classes_are_read_from_the_state_after_cls(tiny_gpst, tiny_gpt2, kind):
     # The state has read CLS, and nothing after it.
     changed = LabelledBatch(
         torch.tensor([5, 6, 7, 0, 9, 8, 0, 9]),
-        batch.sentence_lengths,
-        batch.sentences_per_context,
+        batch.sentence_ends,
+        batch.context_ends,
         labelled.labels,
     )
     same = core(changed).features[[4, 7]]

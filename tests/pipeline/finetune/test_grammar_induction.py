@@ -103,10 +103,10 @@ def test_a_dry_run_tells_the_plan_and_prepares_the_examples(induction_config, ca
     # A byte is a token, but for a space with one of these letters after it.
     batch = source.batch([2])
     words = ["dog", "barks", "at", "the", "cat"]
-    assert batch.inner is not None
+    assert batch.inside_word is not None
     pieces = [len(word) + (word[0] not in "abcdefgxy") for word in words]
     expected = [k < n - 1 for n in pieces for k in range(n)] + [False]
-    assert batch.inner.tolist() == expected
+    assert batch.inside_word.tolist() == expected
 
     assert main([*arguments, "grammar_induction.train_with_atoms=false"]) == 0
-    assert ExampleSource(tmp_path / "run" / "examples").batch([2]).inner is None
+    assert ExampleSource(tmp_path / "run" / "examples").batch([2]).inside_word is None

@@ -44,7 +44,7 @@ def record_steps(file: Path, last_step: int | None) -> None:
         class Recording:
             def read(self, step, micro_step):
                 batch = batches.read(step, micro_step)
-                ends = np.cumsum(batch.context_lengths)
+                ends = batch.context_token_ends
                 rows.extend(part.tolist() for part in np.split(batch.tokens.numpy(), ends[:-1]))
                 return batch
 

@@ -17,7 +17,7 @@ def test_pieces_know_their_words(pieces: Tokenizer, byte_bpe: Callable) -> None:
     sentence = to_pieces(["the", "dogs", "a"], pieces, "here")
     assert [pieces.id_to_token(token) for token in sentence.tokens] == ["the", "dog", "##s", "a"]
     assert sentence.word_of == [0, 1, 1, 2]
-    assert sentence.inner == [False, True, False, False]
+    assert sentence.inside_word == [False, True, False, False]
 
     tokenizer = byte_bpe([("Ġ", "d")])
     sentence = to_pieces(["é", "do", "xy"], tokenizer, "here")
@@ -83,7 +83,7 @@ def test_the_rule_of_atoms_reaches_the_chart(tiny_gpst: Callable, pieces: Tokeni
     trees = {}
     for rule in ("constrain_tree", "constrain_chart"):
         batch = ContextBatch.from_sentences(
-            [[s.tokens] for s in sentences], [[s.inner] for s in sentences], rule
+            [[s.tokens] for s in sentences], [[s.inside_word] for s in sentences], rule
         )
         found = parse(
             model, sentences, parser="inside", atoms=rule, beam=1, sync=True, batch_tokens=99
