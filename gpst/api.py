@@ -165,9 +165,8 @@ class GPST:
         parsed: dict[int, ParsedSentence] = {}
         for batch in batches([len(s.tokens) for s in sentences], _INSIDE_SENTENCES):
             group = [sentences[k] for k in batch]
-            parses = inside_parse(
-                self.model, [s.tokens for s in group], [s.inside_word for s in group]
-            )
+            inside_word = [s.inside_word for s in group]
+            parses = inside_parse(self.model, [s.tokens for s in group], inside_word)
             for k, s, parse in zip(batch, group, parses, strict=True):
                 parsed[k] = ParsedSentence(s.words, parse.tree.contract(s.word_of_token))
             if on_done is not None:
