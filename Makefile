@@ -12,9 +12,10 @@ READY := $(VENV)/.ready$(TORCH)
 # What requirements.lock holds of pyproject.toml: all but wandb.
 EXTRAS := fast segmenters mpi demo eval web tasks docs dev
 
-.PHONY: help setup demo test test-slow test-lowest lock soak docs lint format clean
+.PHONY: help setup demo miniature test test-slow test-lowest lock soak docs lint format clean
 help:
 	@echo "make demo       from raw text to a trained model that parses and writes (INPUT=path for your own text)"
+	@echo "make miniature  the paper's claims at a thousandth of its size: hours, resumable (INPUT= TREES= SUITES=)"
 	@echo "make test       set up and run the tests       make test-slow  the long ones too"
 	@echo "make TORCH=cpu demo, make TORCH=cpu test: without the gigabytes of CUDA"
 	@echo "make test-lowest  the tests with every package at the lowest version that pyproject.toml allows"
@@ -40,6 +41,10 @@ $(READY): requirements.lock pyproject.toml Makefile
 
 demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" INPUT="$(INPUT)" OUTPUT="$(OUTPUT)" SETTINGS="$(SETTINGS)" bash launch/demo.sh
+
+miniature: $(READY)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" INPUT="$(INPUT)" TREES="$(TREES)" SUITES="$(SUITES)" MODELS="$(MODELS)" SEEDS="$(SEEDS)" \
+		OUTPUT="$(OUTPUT)" SETTINGS="$(SETTINGS)" bash launch/miniature.sh
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

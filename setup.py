@@ -24,6 +24,7 @@ RENAMED = [  # every pattern keeps the number of lines, and leaves alone what it
 ]
 SHIPPED = {f"gpst.pipeline.shipped.{name}": name for name in ("configs", "launch")}
 MOVED = {"gpst.pipeline": "pipeline", "gpst.data_prep": "data_prep", **SHIPPED}
+OF_CHECKOUT = ["demo.sh", "miniature.sh", "typed.bash"]  # `make demo`, `make miniature`
 EDITABLE = "editable_wheel" in sys.argv
 
 
@@ -73,5 +74,5 @@ else:
             "gpst.pipeline.shipped.configs": ["**/*.yaml"],
             "gpst.pipeline.shipped.launch": ["*.sh", "*.bash", "*.py", "slurm/*"],
         },
-        exclude_package_data={"gpst.pipeline.shipped.launch": ["demo.sh"]},  # `make demo`
+        exclude_package_data={"gpst.pipeline.shipped.launch": OF_CHECKOUT},
     )

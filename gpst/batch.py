@@ -48,6 +48,8 @@ class ContextBatch:
         inside_word: (N,) whether the boundary after a token lies inside an atom (a word of several
             pieces), which becomes a constituent; stays on the CPU. None: there are no atoms.
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
+        boundary_scores: (N,) scores that order the chart of training in place of the parser's, as
+            those of gpst/chart/phrase_edges.py; stays on the CPU. None: the parser's do.
 
     Raises:
         ValueError: they do not describe the same batch.
@@ -58,6 +60,7 @@ class ContextBatch:
     context_ends: np.ndarray
     inside_word: np.ndarray | None = field(default=None, kw_only=True)
     atoms: AtomRule = field(default="constrain_tree", kw_only=True)
+    boundary_scores: np.ndarray | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         sentences, contexts = self.sentence_ends, self.context_ends
@@ -70,10 +73,10 @@ class ContextBatch:
                 f"{self.tokens.numel()} tokens, {len(sentences)} sentences: the last sentence ends "
                 f"at token {sentences[-1]} and the last context at sentence {contexts[-1]}"
             )
-        if self.inside_word is not None and self.inside_word.shape != (self.tokens.numel(),):
-            raise ValueError(
-                f"inside_word is {self.inside_word.shape} of {self.tokens.numel()} tokens"
-            )
+        for name in ("inside_word", "boundary_scores"):
+            array = getattr(self, name)
+            if array is not None and array.shape != (self.tokens.numel(),):
+                raise ValueError(f"{name} is {array.shape} of {self.tokens.numel()} tokens")
 
     @classmethod
     def from_sentences(

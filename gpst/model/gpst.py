@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gpst.batch import ContextBatch, on_device
@@ -62,10 +62,11 @@ class GPSTModel(nn.Module):
         """All losses of a batch in one pass.
 
         Args:
-            noise: coefficient of the Gumbel noise on the parser's scores before ordering.
+            noise: coefficient of the Gumbel noise on the parser's scores before ordering; the
+                batch's own boundary_scores get none.
             temperature: T of the softmax over the splits of a cell.
-            layout: the batch's chart, for example of known trees; by default the parser's scores
-                order it, and a GPU's host waits for them.
+            layout: the batch's chart, for example of known trees; by default the batch's
+                boundary_scores order it, or else the parser's, for which a GPU's host waits.
         Raises:
             ValueError: a context longer than config.max_context_tokens; a layout of another batch.
         """
@@ -74,7 +75,7 @@ class GPSTModel(nn.Module):
             layout.check_is_of(batch.sentence_ends)
         scores = self.parser(batch)
         if layout is None:
-            layout = self.layout(batch, add_noise(scores.detach(), noise))
+            layout = self.layout(batch, _chart_order(batch, scores.detach(), noise))
         layout = layout.to(batch.tokens.device, non_blocking=True)
         # One look-up for both: each has a V x H table of its own as its gradient.
         looked_up = self.embedding(F.pad(batch.tokens, (0, 1), value=self.config.bos_token_id))
@@ -136,12 +137,19 @@ class GPSTModel(nn.Module):
         nodes = induced.nodes
         is_token = (nodes < layout.num_tokens)[:, None]
         tokens = embedded.index_select(0, torch.where(is_token[:, 0], nodes, 0))
+        last = self._last_words(is_token[:, 0], embedded)
         if self.generator.comp_embedding is not None:
             # The two models are disconnected; the maps between them still take part in the step.
             silent = 0.0 * (self.scaling.up.weight.sum() + self.scaling.up.bias.sum())
-            return torch.where(is_token, tokens, self.generator.comp_embedding + silent)
+            return torch.where(is_token, tokens, self.generator.comp_embedding + silent + last)
         surrogate = self.scaling.up(chart.inside_ar.index_select(0, nodes))
-        return torch.where(is_token, tokens, surrogate)
+        return torch.where(is_token, tokens, surrogate + last)
+
+    def _last_words(self, is_token: Bool[Tensor, "M"], embedded: Tensor) -> Tensor | float:
+        """(M, H) embedding of the last token of each node (`config.last_word`), or 0."""
+        if not self.config.last_word:
+            return 0.0
+        return embedded.index_select(0, torch.cumsum(is_token, 0) - 1)
 
     @torch.no_grad()
     def induced_trees(self, batch: ContextBatch) -> list[Tree]:
@@ -157,3 +165,12 @@ class GPSTModel(nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by how they are optimised (gpst/model/parameters.py)."""
         return decay_groups(self, self.parser)
+
+
+def _chart_order(
+    batch: ContextBatch, parser_scores: Float[Tensor, "N"], noise: float
+) -> Float[Tensor, "N"]:
+    """The scores that order the chart in training."""
+    if batch.boundary_scores is None:
+        return add_noise(parser_scores, noise)
+    return torch.from_numpy(batch.boundary_scores)

@@ -52,7 +52,7 @@ class Beam:
         self._vocabulary = Vocabulary(model)
         # The nodes, in the slots of the type layers' history.
         self._vectors = weight.new_zeros(num_contexts, 1, model.config.composition.dim)
-        self._integers = torch.zeros(3, num_contexts, 1, dtype=torch.int64, device=device)
+        self._integers = torch.zeros(4, num_contexts, 1, dtype=torch.int64, device=device)
 
     @property
     def alive(self) -> Bool[Tensor, "C b"]:
@@ -73,6 +73,11 @@ class Beam:
         """Token, COMP or START."""
         return self._integers[2]
 
+    @property
+    def _last_word(self) -> Int64[Tensor, "C capacity"]:
+        """The last token of the node."""
+        return self._integers[3]
+
     def pending_start(self) -> Int64[Tensor, "C b"]:
         """First token of the constituent that the pending action puts on the stack."""
         joined = self._start.gather(1, self._below.gather(1, self.top))
@@ -87,10 +92,10 @@ class Beam:
         words = self.words.gather(1, rows).masked_fill(~valid, 0)
         pending = self.pending.gather(1, rows)
         top = self.top.gather(1, rows)
-        node, vector, start, below = self._nodes(pending, words, top, valid)
+        node, vector, start, below, last = self._nodes(pending, words, top, valid)
         generator = self.model.generator
         hidden, slots = self._types.step(generator.input_at(node, words[valid]), rows, valid)
-        self._store(slots, vector, valid, torch.stack((start, below, pending)))
+        self._store(slots, vector, valid, torch.stack((start, below, pending, last)))
         self.top.scatter_(1, rows, torch.where(valid, slots, top))
         log_p = self.log_p.gather(1, rows).masked_fill(~valid, -torch.inf)
         logits = generator.type_logits(hidden)
@@ -102,9 +107,9 @@ class Beam:
 
     def _nodes(
         self, pending: Int64[Tensor, "C F"], words: Tensor, top: Tensor, valid: Bool[Tensor, "C F"]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Of pending nodes: generator inputs (R, H) and constituent vectors (R, D) of the valid
-        ones, starts and nodes below (C, F)."""
+        ones, starts, nodes below and last tokens (C, F)."""
         model = self.model
         is_comp = (pending == COMP) & valid
         ups = is_comp[valid]
@@ -112,13 +117,16 @@ class Beam:
         node = model.embedding(token)
         vector = node.new_empty(len(node), self._vectors.shape[2])
         vector[~ups] = model.scaling.down(node[~ups])
-        start, below = (words - 1).clamp_min(0), top
+        start, below, last = (words - 1).clamp_min(0), top, pending
         if bool(ups.any()):
             left = self._below.gather(1, top)
             vector[ups], node[ups] = self._compose(left, top, is_comp)
             start = torch.where(is_comp, self._start.gather(1, left), start)
             below = torch.where(is_comp, self._below.gather(1, left), below)
-        return node, vector, start, below
+            last = torch.where(is_comp, self._last_word.gather(1, top), last)
+            if model.config.last_word:
+                node[ups] += model.embedding(last[is_comp])
+        return node, vector, start, below, last
 
     def _compose(
         self, left: Int64[Tensor, "C F"], right: Int64[Tensor, "C F"], where: Bool[Tensor, "C F"]
@@ -136,7 +144,7 @@ class Beam:
         slots: Int64[Tensor, "C F"],
         vector: Float[Tensor, "R D"],
         valid: Bool[Tensor, "C F"],
-        integers: Int64[Tensor, "3 C F"],
+        integers: Int64[Tensor, "4 C F"],
     ) -> None:
         more = self._types.capacity - self._vectors.shape[1]
         if more > 0:
@@ -215,9 +223,9 @@ class Beam:
             new[old] = torch.arange(len(old), device=old.device)
             vectors, integers = self._vectors[context], self._integers[:, context]
             vectors[: len(old)] = vectors[old]
-            start, below, kind = integers[:, old]
+            start, below, kind, last = integers[:, old]
             # What lies below a node is in the same pasts.
-            integers[:, : len(old)] = torch.stack((start, new[below], kind))
+            integers[:, : len(old)] = torch.stack((start, new[below], kind, last))
             self.top[context] = new[self.top[context]]
 
     def actions(self, context: int, hypothesis: int) -> list[int]:

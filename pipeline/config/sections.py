@@ -118,14 +118,28 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class StructureConfig:
-    """Exploration of trees, linear in the step from start to end."""
+    """Where trees come from, and their exploration, linear in the step from start to end."""
 
+    chart_order: Literal["parser", "punctuation"] = "parser"
+    """Whose boundary scores order the chart in training: the parser's, as in the paper, or those of
+    trees that where punctuation falls suggests (gpst/chart/phrase_edges.py), from which the parser
+    then learns. With composition.window 1 the chart has these trees alone."""
+    punctuation_data: PathText | None = None
+    """Dataset whose punctuation is counted; null: the one that is trained on. Texts without
+    punctuation, as a treebank's words, need it."""
     noise_start: NonNegative = 1.0
     """Coefficient of the Gumbel noise on the parser's boundary scores."""
     noise_end: NonNegative = 1.0
     temperature_start: Positive = 1.0
     """Temperature of the softmax over the splits of a cell; > 0."""
     temperature_end: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        if self.punctuation_data is not None and self.chart_order != "punctuation":
+            raise ConfigError(
+                f"structure.punctuation_data: {self.punctuation_data!r} is given, and "
+                f"structure.chart_order is {self.chart_order}: set it to punctuation"
+            )
 
 
 def _whole(value: Any) -> Any:

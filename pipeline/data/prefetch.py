@@ -9,10 +9,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpst.batch import ContextBatch
+from gpst.chart.phrase_edges import PhraseEdges
 from pipeline.config.batch_shape import BatchShape
 from pipeline.data.order import batch_samples
 from pipeline.data.source import ContextSource
@@ -36,6 +37,8 @@ class BatchReader:
     seed: int
     batch_shape: BatchShape
     rank: int
+    phrase_edges: PhraseEdges | None = None
+    """They order the charts; None: the parser does."""
 
     def read(self, step: int, micro_step: int) -> ContextBatch:
         """Micro-batch number `micro_step` of this rank in optimizer step `step`, on the CPU."""
@@ -47,7 +50,11 @@ class BatchReader:
             micro_batch=self.batch_shape.micro_batch,
             accumulation=self.batch_shape.accumulation,
         )
-        return self.source.batch(self.source.sample(self.seed, samples))
+        batch = self.source.batch(self.source.sample(self.seed, samples))
+        if self.phrase_edges is None:
+            return batch
+        scores = self.phrase_edges.boundary_scores(batch.tokens.numpy(), batch.sentence_ends)
+        return replace(batch, boundary_scores=scores)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -105,8 +105,10 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def label(path: str | Path) -> str:
-    """A short name of a model or run from its path: without "runs", "exported" and the like."""
-    omitted = ("exported", "checkpoints", "runs", ".", "..", "/")
+    """A short name of a model or run: its path below `runs`, or its last part."""
+    omitted = ("exported", "checkpoints", ".", "..", "/")
     parts = [p for p in Path(path).parts if p not in omitted and not p.startswith("step-")]
+    if "runs" in parts:
+        return "/".join(parts[len(parts) - parts[::-1].index("runs") :]) or "model"
     seed = bool(parts) and parts[-1].startswith("seed-")
     return "/".join(parts[-2:] if seed else parts[-1:]) or "model"

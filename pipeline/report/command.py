@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from data_prep.files import write_atomically
@@ -45,15 +46,16 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
     from pipeline.report.collect import collect
+    from pipeline.report.overview import overview
     from pipeline.report.pages import render
     from pipeline.report.pictures import curves, trees
-    from pipeline.report.tables import add_quoted, make_tables
+    from pipeline.report.tables import make_tables
 
     quoted = read_paper(options.paper)
     collected = collect(options.runs)
     results, trainings = collected.results, collected.trainings
-    tables = make_tables(results, trainings)
-    add_quoted(tables, quoted)
+    tables = [table for table in [overview(results, trainings)] if table.rows]
+    tables += make_tables(results, trainings, quoted)
     pictures = curves(trainings) | trees(results, trainings)
     about = (
         f"Made from {len(results)} results and {len(trainings)} training runs in "
@@ -72,26 +74,31 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def read_paper(path: str | None) -> list[dict[str, Any]]:
-    """The quoted rows: [{table:, row:, source:, cells: {column: number}}, ...].
+    """The quoted rows in blocks: [{table:, label:, source:, columns: [], rows: {name: []}}, ...].
 
     Raises:
-        ConfigError: the file cannot be read or an entry is wrong.
+        ConfigError: the file cannot be read or a block is wrong.
     """
     from pipeline.config import yaml_text
     from pipeline.config.run import REPOSITORY
 
     file = Path(path) if path else REPOSITORY / PAPER
-    entries = yaml_text.read(file, "--paper")
-    if not isinstance(entries, list):
-        raise ConfigError(f"--paper {file}: must be a list of rows")
-    for number, entry in enumerate(entries, 1):
-        fields = set(entry) if isinstance(entry, dict) else set()
-        cells = entry.get("cells") if fields else None
-        numbers = isinstance(cells, dict) and all(
-            isinstance(value, (int, float)) for value in cells.values()
-        )
-        if fields != {"table", "row", "source", "cells"} or not numbers:
+    blocks = yaml_text.read(file, "--paper")
+    if not isinstance(blocks, list):
+        raise ConfigError(f"--paper {file}: must be a list of blocks")
+    types = {"table": str, "label": str, "source": str, "columns": list, "rows": dict}
+    for number, block in enumerate(blocks, 1):
+        if not isinstance(block, dict) or {k: type(v) for k, v in block.items()} != types:
             raise ConfigError(
-                f"--paper {file}: row {number} must have table, row, source, and cells with numbers"
+                f"--paper {file}: block {number} must have a table, a label, a source, a list of "
+                "columns, and rows"
             )
-    return entries
+        width = len(block["columns"])
+        for name, values in block["rows"].items():
+            cells = values if isinstance(values, list) else []
+            if len(cells) != width or not {type(v) for v in cells} <= {int, float, NoneType}:
+                raise ConfigError(
+                    f"--paper {file}: block {number}: row {name!r} must be a list with a number or "
+                    f"null for each of the columns ({width})"
+                )
+    return blocks

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from pipeline.errors import ConfigError
+from pipeline.evaluate.syntaxgym.suites import CIRCUITS
 from pipeline.monitor.metrics import METRICS, shown_in
 from pipeline.report.collect import Result, Training, label
 
@@ -60,26 +62,38 @@ _ROUGE = {"ROUGE-1": "R-1", "ROUGE-2": "R-2", "ROUGE-L": "R-L"}
 _AVERAGE = "average"
 
 
-def make_tables(results: Sequence[Result], trainings: Sequence[Training]) -> list[Table]:
-    """The tables for which there are results."""
+def make_tables(
+    results: Sequence[Result], trainings: Sequence[Training], quoted: Iterable[dict[str, Any]] = ()
+) -> list[Table]:
+    """The tables for which there are results, with rows of numbers from elsewhere.
+
+    Args:
+        quoted: blocks of configs/paper.yaml.
+
+    Raises:
+        ConfigError: a block is of a table that is not in the report.
+    """
     makers = (_glue, _summarization, _induction, _syntactic, _perplexity)
-    tables = [make(results) for make in makers]
-    return [table for table in [*tables, _training(trainings)] if table.rows]
-
-
-def add_quoted(tables: Sequence[Table], quoted: Iterable[dict[str, Any]]) -> None:
-    """Adds rows of numbers from elsewhere; those of tables without results are left out."""
+    tables = [*(make(results) for make in makers), _training(trainings), _efficiency()]
     by_key = {table.key: table for table in tables}
-    for entry in quoted:
-        table = by_key.get(entry["table"])
-        if table is None:
-            continue
-        for column, value in entry["cells"].items():
-            table.put(entry["row"], column, Cell(float(value)))
-        table.quoted.add(entry["row"])
-        source = f"{entry['row']}: {entry['source']}"
-        if source not in table.sources:
-            table.sources.append(source)
+    shown = {key for key, table in by_key.items() if table.rows}
+    if trainings:
+        shown.add("training_efficiency")
+    for block in quoted:
+        if block["table"] not in by_key:
+            raise ConfigError(f"--paper: no table {block['table']!r}; tables: {', '.join(by_key)}")
+        _quote(by_key[block["table"]], block)
+    return [table for key, table in by_key.items() if key in shown and table.rows]
+
+
+def _quote(table: Table, block: dict[str, Any]) -> None:
+    for name, values in block["rows"].items():
+        row = f"{name} ({block['label']})"
+        table.quoted.add(row)
+        for column, value in zip(block["columns"], values, strict=True):
+            if value is not None:
+                table.put(row, column, Cell(float(value)))
+    table.sources.append(f"{block['label']}: {block['source']}")
 
 
 def _cell(score: dict[str, Any]) -> Cell:
@@ -123,14 +137,17 @@ def _glue(results: Sequence[Result]) -> Table:
 
 
 def _summarization(results: Sequence[Result]) -> Table:
-    columns = [f"{name} {r}" for name in _SUMMARIES.values() for r in _ROUGE.values()]
+    parts = (*_ROUGE.values(), _AVERAGE)
+    columns = [f"{name} {part}" for name in _SUMMARIES.values() for part in parts]
     table = Table(
         "summarization", "Summarization", columns, "ROUGE F with stemming on the test sets."
     )
     for result, dataset in _of(results, "summarization"):
-        for score, short in _ROUGE.items():
-            column = f"{_SUMMARIES.get(dataset, dataset)} {short}"
-            table.put(_row(result), column, _cell(result.values["scores"][score]))
+        row, name = _row(result), _SUMMARIES.get(dataset, dataset)
+        cells = {part: _cell(result.values["scores"][score]) for score, part in _ROUGE.items()}
+        cells[_AVERAGE] = Cell(fmean(cell.mean for cell in cells.values()))
+        for part, cell in cells.items():
+            table.put(row, f"{name} {part}", cell)
     return table
 
 
@@ -160,7 +177,7 @@ def _syntactic(results: Sequence[Result]) -> Table:
     table = Table(
         "syntactic_generalization",
         "Syntactic generalization: SyntaxGym",
-        [],
+        [*CIRCUITS, _AVERAGE],
         "Share of items whose predictions hold, in percent, by circuit; the average is that of "
         "the circuits.",
     )
@@ -203,3 +220,13 @@ def _training(trainings: Sequence[Training]) -> Table:
         if rates := sorted(filter(None, training.values(speed.name))):
             table.put(training.name, speed.unit, Cell(rates[len(rates) // 2]))
     return table
+
+
+def _efficiency() -> Table:
+    return Table(
+        "training_efficiency",
+        "Training efficiency",
+        [],
+        "Time on the same number of tokens by length of sentence, GPST = 1; on your machine: "
+        "benchmarks/bench_length.py.",
+    )

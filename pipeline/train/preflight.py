@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.format.shard import open_dataset
+from gpst.chart.phrase_edges import PhraseEdges
 from pipeline.checkpoint.files import check_no_checkpoints, list_checkpoints
 from pipeline.config.batch_shape import BatchShape, batch_shape, resolve_model
 from pipeline.config.deepspeed import check_deepspeed_entries
@@ -12,9 +14,10 @@ from pipeline.config.run import ResolvedRun, RunConfig
 from pipeline.config.sections import DataConfig
 from pipeline.cost.memory import checkpoint_bytes, model_size
 from pipeline.data.context_table import Split
+from pipeline.data.punctuation import count_phrase_edges
 from pipeline.data.source import ContextSource, open_datasets, open_source
 from pipeline.distributed.world import World
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError
 from pipeline.monitor.samples import FixedSentences
 from pipeline.monitor.wandb import import_wandb
 from pipeline.quantities import in_words
@@ -31,6 +34,8 @@ class CheckedRun:
     source: ContextSource
     held_out: ContextSource | None
     sentences: FixedSentences
+    phrase_edges: PhraseEdges | None = None
+    """They order the charts of training; None: the parser does."""
 
 
 OpenSource = Callable[[DataConfig, Split], ContextSource | None]
@@ -99,7 +104,20 @@ def _open_run(config: ResolvedRun, shape: BatchShape, open_split: OpenSource) ->
         monitor.continuation_tokens,
         config.model.max_context_tokens,
     )
-    return CheckedRun(config, shape, source, held_out, sentences)
+    return CheckedRun(config, shape, source, held_out, sentences, _phrase_edges(config, source))
+
+
+def _phrase_edges(config: ResolvedRun, source: ContextSource) -> PhraseEdges | None:
+    """What structure.chart_order asks for."""
+    structure = config.structure
+    if structure.chart_order == "parser":
+        return None
+    if config.model.kind != "gpst":
+        raise ConfigError("structure.chart_order: GPT-2 has no charts; leave it out")
+    counted = source.datasets
+    if structure.punctuation_data is not None:
+        counted = [open_dataset(structure.punctuation_data)]
+    return count_phrase_edges(counted, source.datasets[0])
 
 
 def _check_disk(config: ResolvedRun) -> None:

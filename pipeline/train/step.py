@@ -160,7 +160,7 @@ def take_step(
     counts = source.counts(source.sample(config.seed, step_samples(step, shape.global_batch)))
     scheduled = schedule(config, step)
     engine.set_rates(scheduled.learning_rate, scheduled.parser_learning_rate)
-    batches = batches or BatchReader(source, config.seed, shape, world.rank)
+    batches = batches or BatchReader(source, config.seed, shape, world.rank, checked.phrase_edges)
     guard = _Guard(config, spikes or LossAverage(), world)
     sums = Sums()
     update: Update | None = None

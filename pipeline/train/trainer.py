@@ -120,7 +120,9 @@ class Trainer:
 
     def _batches(self) -> BatchReader | Prefetcher:
         checked, config, ahead = self.checked, self._config, self._config.data.prefetch_batches
-        reader = BatchReader(checked.source, config.seed, checked.batch_shape, self.world.rank)
+        reader = BatchReader(
+            checked.source, config.seed, checked.batch_shape, self.world.rank, checked.phrase_edges
+        )
         if ahead == 0:
             return reader
         pin = self.world.device.type == "cuda"

@@ -49,5 +49,6 @@ def test_every_training_command_has_a_configuration_that_loads():
 
 def test_every_table_of_the_paper_has_its_fine_tunings():
     finetunings = [line for line in commands() if "launch/finetune.sh" in line]
-    for path in (REPOSITORY / "configs" / "finetune").glob("*.yaml"):
-        assert any(path.name in line for line in finetunings), path.name
+    paths = {path.name for path in (REPOSITORY / "configs" / "finetune").glob("*.yaml")}
+    for name in paths - {"miniature.yaml"}:  # of `make miniature`
+        assert any(name in line for line in finetunings), name

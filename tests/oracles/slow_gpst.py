@@ -275,6 +275,8 @@ class SlowLosses:
                         inputs.append(generator.comp_embedding)
                     else:
                         inputs.append(model.scaling.up(slow.inside(span)))
+                    if model.config.last_word and not leaf:
+                        inputs[-1] = inputs[-1] + model.embedding.weight[tokens[span[1]]]
                     words.append(words[-1] + int(leaf))
                     actions.append(0 if leaf else 1)
             x = torch.stack(inputs[:-1]) + generator.position.weight[words[:-1]]

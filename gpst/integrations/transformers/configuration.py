@@ -41,6 +41,7 @@ class GPSTConfig(PreTrainedConfig):
     token_head_dim: int | None = None
     gradient_stop: bool = True
     surrogate: bool = True
+    last_word: bool = False
     composition: dict[str, Any] | None = None
     parser: dict[str, Any] | None = None
     sentence_final_token_ids: list[int] | None = None

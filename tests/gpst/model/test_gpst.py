@@ -83,22 +83,20 @@ def two_backward_gradients(slow: SlowLosses, counts: BatchCounts) -> dict[str, t
 
 
 @pytest.mark.parametrize(
-    ("schedule", "recompute", "gradient_stop", "surrogate", "temperature"),
+    ("schedule", "recompute", "temperature", "fields"),
     [
-        ("score", False, True, True, 1.0),
-        ("score", True, True, True, 0.4),
-        ("height", False, True, True, 2.0),
-        ("height", True, False, True, 1.0),
-        ("score", False, False, True, 0.4),
-        ("score", False, True, False, 1.0),
+        ("score", False, 1.0, {}),
+        ("score", True, 0.4, {}),
+        ("height", False, 2.0, {}),
+        ("height", True, 1.0, {"gradient_stop": False}),
+        ("score", False, 0.4, {"gradient_stop": False}),
+        ("score", False, 1.0, {"surrogate": False}),
+        ("score", True, 1.0, {"last_word": True}),
+        ("score", False, 1.0, {"last_word": True, "surrogate": False}),
     ],
 )
-def test_gradients_equal_two_backward_passes(
-    schedule, recompute, gradient_stop, surrogate, temperature
-):
-    model = make_model(
-        gradient_stop=gradient_stop, surrogate=surrogate, composition={"schedule": schedule}
-    )
+def test_gradients_equal_two_backward_passes(schedule, recompute, temperature, fields):
+    model = make_model(**fields, composition={"schedule": schedule})
     contexts = make_contexts(LENGTHS)
     batch = ContextBatch.from_sentences(contexts)
     slow = SlowLosses(model, contexts, temperature)

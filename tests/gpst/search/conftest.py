@@ -66,6 +66,8 @@ class Oracle:
                 node = model.scaling.up(vector)
                 if generator.comp_embedding is not None:
                     node = generator.comp_embedding
+                if model.config.last_word:
+                    node = node + model.embedding.weight[tokens[-1]]
             else:
                 node = model.embedding.weight[action]
                 vector = model.scaling.down(node)

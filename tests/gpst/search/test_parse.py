@@ -24,10 +24,10 @@ def sequence(trees: list[Tree], context: list[list[int]]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-@pytest.mark.parametrize("surrogate", [True, False])
+@pytest.mark.parametrize("read", [{}, {"surrogate": False}, {"last_word": True}], ids=str)
 @pytest.mark.parametrize("context", [CONTEXT, [[3]], [[1, 1]], [[4, 2, 1], [0, 5, 5]]])
-def test_large_beam_finds_what_enumeration_finds(tiny, oracle_of, logsum, context, surrogate, sync):
-    model = tiny(surrogate=surrogate)
+def test_large_beam_finds_what_enumeration_finds(tiny, oracle_of, logsum, context, read, sync):
+    model = tiny(**read)
     oracle = oracle_of(model)
     scores = {actions: oracle.log_p(actions) for actions in oracle.sequences(context)}
     [result] = search_text(model, [context], beam=HUGE, sync=sync, num_best=HUGE)
@@ -58,9 +58,10 @@ def test_action_level_search_has_no_prefix_probabilities(tiny):
 
 
 @pytest.mark.parametrize("surrogate", [True, False])
-def test_joint_probability_is_trainings_type_and_token_loss(tiny, surrogate):
+@pytest.mark.parametrize("last_word", [True, False])
+def test_joint_probability_is_trainings_type_and_token_loss(tiny, surrogate, last_word):
     # With a window of 1 every cell has one split, so that training composes in a one-hot manner.
-    model = tiny(2, surrogate=surrogate, composition={"window": 1})
+    model = tiny(2, surrogate=surrogate, last_word=last_word, composition={"window": 1})
     contexts = [CONTEXT, [[4, 4, 2, 1, 3, 5]], [[2], [1, 5]]]
     batch = ContextBatch.from_sentences(contexts)
     trees = iter(model.induced_trees(batch))

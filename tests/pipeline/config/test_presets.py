@@ -101,16 +101,18 @@ def test_no_config_is_missing_and_none_is_unknown():
     runs = {path.stem for path in CONFIGS.glob("run/*.yaml")}
     wanted = {f"{name}_{corpus}" for name in PAPER for corpus in CORPORA}
     wanted |= {f"{name}_modern_{corpus}" for name in MODERN for corpus in CORPORA}
-    assert runs == wanted | {"demo", "demo_gpt2"}
+    assert runs == wanted | {"demo", "demo_gpt2", "miniature", "miniature_gpt2"}
     assert {path.stem for path in CONFIGS.glob("model/*.yaml")} == {
         *PAPER,
+        "gpst_miniature",
         "gpst_tiny",
         "gpt2_tiny",
     }
 
 
-def test_the_demo_compares_models_on_the_same_batches():
-    gpst, gpt2 = (load_config(CONFIGS / "run" / f"{name}.yaml") for name in ("demo", "demo_gpt2"))
+@pytest.mark.parametrize("name", ["demo", "miniature"])
+def test_models_are_compared_on_the_same_batches(name):
+    gpst, gpt2 = (load_config(CONFIGS / "run" / f"{name}{end}.yaml") for end in ("", "_gpt2"))
     assert (gpst.data, gpst.train, gpst.seed) == (gpt2.data, gpt2.train, gpt2.seed)
     a, b = (resolve_model(config, manifest()).model for config in (gpst, gpt2))
     assert isinstance(a, GPSTConfig)

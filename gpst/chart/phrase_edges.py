@@ -1,0 +1,195 @@
+"""Trees from where punctuation falls.
+
+A constituent begins and ends where punctuation could stand: nouns often come before a comma, `of`
+and `the` never do, and `of` comes after one much more often than `corner`. So a span scores
+
+    1.25 log p(an edge follows | its last word and the one before)
+       + log p(an edge precedes | its first word and the one after)
+
+where an edge is punctuation or the sentence's end, and the tree of the highest sum over its spans
+is found by CKY. The idea that punctuation brackets raw text is that of Ponvert et al. (2011).
+This goes beyond the paper, in which the parser alone orders the chart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int8, Int64
+
+from gpst.jit.compiled import compiled
+
+WORD, CLOSING, OPENING = 0, 1, 2
+"""Kinds of tokens; opening punctuation belongs to what follows, other to what comes before."""
+END_WEIGHT = 1.25
+"""Ends tell more than beginnings (benchmarks/LOG.md)."""
+FIRST = -2.0
+"""Score of a span's beginning at the sentence's first word: right branching where nothing tells."""
+NEVER = -10.0
+"""No span ends with opening or begins with closing punctuation."""
+_WORD_PRIOR, _PAIR_PRIOR, _FEWEST = 5.0, 20.0, 5
+"""Occurrences that the share of all words, of the word, counts for; of a pair that is kept."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Logarithms of how often an edge lies on one side of words: after them, or before them."""
+
+    words: Float32[np.ndarray, "V"]
+    pairs: Int64[np.ndarray, "P"]
+    """Of a word and its neighbour on the other side, (neighbour + 1) V + word, rising."""
+    pair_values: Float32[np.ndarray, "P"]
+
+
+@dataclass(frozen=True)
+class PhraseEdges:
+    """How often words end and begin what punctuation sets apart.
+
+    Args:
+        kinds: WORD, CLOSING or OPENING of each token id.
+    """
+
+    kinds: Int8[np.ndarray, "V"]
+    end: Side
+    start: Side
+
+    @classmethod
+    def count(
+        cls,
+        kinds: Int8[np.ndarray, "V"],
+        tokens: Int64[np.ndarray, "N"],
+        sentence_ends: Int64[np.ndarray, "S"],
+    ) -> PhraseEdges:
+        """From text: token ids of all sentences, and the number of tokens up to each one's end."""
+        before, words, after = _neighbours(kinds, tokens, sentence_ends)
+        end = _side(len(kinds), words, before, after < 0)
+        return cls(kinds, end, _side(len(kinds), words, after, before < 0))
+
+    def boundary_scores(
+        self, tokens: Int64[np.ndarray, "N"], sentence_ends: Int64[np.ndarray, "S"]
+    ) -> Float32[np.ndarray, "N"]:
+        """A score of the boundary after each token, whose window-1 chart holds the best tree."""
+        scores = np.zeros(len(tokens), np.float32)
+        sides = (*_arrays(self.end), *_arrays(self.start))
+        _best_trees(self.kinds, *sides, tokens, sentence_ends, scores)
+        return scores
+
+
+def _arrays(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return side.words, side.pairs, side.pair_values
+
+
+@compiled
+def _neighbours(kinds, tokens, sentence_ends):
+    """Of every word the word before and the word after it, -1 where an edge lies between."""
+    before = np.empty(len(tokens), np.int64)
+    words = np.empty(len(tokens), np.int64)
+    after = np.empty(len(tokens), np.int64)
+    count, first = 0, 0
+    for last in sentence_ends:
+        for place in range(first, last):
+            if kinds[tokens[place]] != WORD:
+                continue
+            at_start = place == first or kinds[tokens[place - 1]] != WORD
+            at_end = place + 1 == last or kinds[tokens[place + 1]] != WORD
+            before[count] = -1 if at_start else tokens[place - 1]
+            words[count] = tokens[place]
+            after[count] = -1 if at_end else tokens[place + 1]
+            count += 1
+        first = last
+    return before[:count], words[:count], after[:count]
+
+
+def _side(size: int, words: np.ndarray, neighbours: np.ndarray, at_edge: np.ndarray) -> Side:
+    """Shares of the occurrences that are at an edge, drawn towards the share of all words."""
+    occurrences = np.bincount(words, minlength=size)
+    edges = np.bincount(words, at_edge, size)
+    overall = max(edges.sum(), 1.0) / max(len(words), 1)
+    share = (edges + _WORD_PRIOR * overall) / (occurrences + _WORD_PRIOR)
+    keys, place, counts = np.unique(
+        (neighbours + 1) * size + words, return_inverse=True, return_counts=True
+    )
+    pair_edges = np.bincount(place, at_edge, len(keys))
+    pair_share = (pair_edges + _PAIR_PRIOR * share[keys % size]) / (counts + _PAIR_PRIOR)
+    kept = counts >= _FEWEST
+    return Side(
+        np.log(share).astype(np.float32),
+        keys[kept],
+        np.log(pair_share[kept]).astype(np.float32),
+    )
+
+
+@compiled
+def _look_up(words, pairs, values, word, neighbour):
+    key = (neighbour + 1) * len(words) + word
+    place = np.searchsorted(pairs, key)
+    if place < len(pairs) and pairs[place] == key:
+        return values[place]
+    return words[word]
+
+
+@compiled
+def _edge_scores(kinds, ends, end_pairs, end_values, starts, start_pairs, start_values, tokens):
+    """What each token of a sentence gives as the last, as the first of a span."""
+    size = len(tokens)
+    end, start = np.empty(size, np.float32), np.empty(size, np.float32)
+    for place in range(size):
+        token = tokens[place]
+        left = tokens[place - 1] if place > 0 and kinds[tokens[place - 1]] == WORD else -1
+        right = -1
+        if place + 1 < size and kinds[tokens[place + 1]] == WORD:
+            right = tokens[place + 1]
+        if kinds[token] == WORD:
+            end[place] = END_WEIGHT * _look_up(ends, end_pairs, end_values, token, left)
+            start[place] = _look_up(starts, start_pairs, start_values, token, right)
+        else:
+            end[place] = 0.0 if kinds[token] == CLOSING else NEVER
+            start[place] = 0.0 if kinds[token] == OPENING else NEVER
+        if place > 0 and kinds[tokens[place - 1]] == CLOSING and kinds[token] == WORD:
+            start[place] = 0.0
+    end[size - 1], start[0] = 0.0, FIRST
+    return end, start
+
+
+@compiled
+def _best_splits(end, start):
+    """CKY: the split of each span in the tree of the highest sum; of equal ones the first."""
+    size = len(end)
+    best = np.zeros((size, size), np.float32)
+    cut = np.zeros((size, size), np.int32)
+    for width in range(1, size):
+        for i in range(size - width):
+            j = i + width
+            top, where = best[i, i] + best[i + 1, j], i
+            for k in range(i + 1, j):
+                value = best[i, k] + best[k + 1, j]
+                if value > top:
+                    top, where = value, k
+            best[i, j] = top + end[j] + start[i]
+            cut[i, j] = where
+    return cut
+
+
+@compiled
+def _best_trees(
+    kinds, ends, end_pairs, end_values, starts, start_pairs, start_values, tokens, sentence_ends,
+    scores,
+):  # fmt: skip
+    """Fills the scores: minus the depth of each split in its sentence's tree."""
+    first = 0
+    for last in sentence_ends:
+        end, start = _edge_scores(
+            kinds, ends, end_pairs, end_values, starts, start_pairs, start_values,
+            tokens[first:last],
+        )  # fmt: skip
+        cut = _best_splits(end, start)
+        work = [(0, last - first - 1, 0)]
+        while len(work) > 0:
+            i, j, depth = work.pop()
+            if i < j:
+                k = cut[i, j]
+                scores[first + k] = -depth
+                work.append((i, k, depth + 1))
+                work.append((k + 1, j, depth + 1))
+        first = last

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The paper in miniature on two CPU cores: `make miniature` (docs/miniature.md).
+# INPUT=path: your own text (a file or a folder of .txt) instead of the State of the Union.
+# TREES=folder with train.txt, valid.txt, test.txt: grammar induction.  SUITES=folder: SyntaxGym.
+# MODELS="gpst gpt2": only these.  SEEDS="0 1 2": of gpst and gpt2; the others have the first.
+# OUTPUT=folder: data/ and runs/ go there.  SETTINGS="key=value ...": for every pre-training.
+# Run again, it goes on where it stopped; what is finished is not done again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/typed.bash
+
+MODELS=${MODELS:-gpst gpt2 gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5}
+read -ra SEEDS <<< "${SEEDS:-0 1 2}"
+read -ra SETTINGS <<< "${SETTINGS:-}"
+shopt -s nullglob
+INPUT=${INPUT:-$(speeches)}
+OUTPUT=${OUTPUT:+${OUTPUT%/}/}
+DATA=${OUTPUT}data/miniature RUNS=${OUTPUT}runs/miniature
+BLOCKS=(--split-blank-lines) # paragraphs are the documents
+
+overrides() { # what a model changes in its configuration
+  local paper=(structure.chart_order=parser model.composition.window=2)
+  case $1 in
+    gpst | gpt2) ;;
+    gpst_paper) echo "${paper[@]}" ;;
+    gpst_no_gradient_stop) echo "${paper[@]}" model.gradient_stop=false ;;
+    gpst_no_surrogate) echo "${paper[@]}" model.surrogate=false ;;
+    gpt2_5) echo model.num_layers=5 ;;
+    *) echo "MODELS: $1 is unknown; known are gpst gpt2 gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5" >&2; return 2 ;;
+  esac
+}
+
+pretrain() { # MODEL SEED: a run, exported
+  local run=$RUNS/$1/seed-$2 config=configs/run/miniature.yaml changed
+  if [ -f "$run/exported/config.json" ]; then return; fi
+  changed=$(overrides "$1")
+  case $1 in gpt2*) config=configs/run/miniature_gpt2.yaml ;; esac
+  # shellcheck disable=SC2086 # words by intention
+  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh --config "$config" \
+    "run_dir=$run" "seed=$2" "data.path=$DATA" $changed "${SETTINGS[@]}"
+  run bash launch/convert.sh to-hf "$run" "$run/exported"
+}
+
+induce() { # MODEL SEED: goes on, on the words of a treebank, and scores its trees
+  local run=$RUNS/$1/seed-$2 order=()
+  if [ -f "$run/trees/results.json" ]; then return; fi
+  case $1 in gpst) order=("structure.punctuation_data=$DATA") ;; *) order=(structure.chart_order=parser structure.punctuation_data=null) ;; esac
+  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/finetune.sh --config configs/finetune/miniature.yaml \
+    "init=$run/exported" "run_dir=$run/trees" "${order[@]}" \
+    "grammar_induction.train=$TREES/train.txt" "grammar_induction.valid=$TREES/valid.txt" "grammar_induction.test=$TREES/test.txt"
+}
+
+evaluate() { # MODEL SEED...: perplexity and suites, all seeds together
+  local model=$1 exported=() seed; shift
+  for seed in "$@"; do exported+=("$RUNS/$model/seed-$seed/exported"); done
+  case $model in
+    gpst*) # beside the baselines, whose number is that of their own row
+      if [ ! -f "$RUNS/$model/perplexity/results.json" ]; then
+        run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "${exported[@]}" --gpt2 "$RUNS"/gpt2*/seed-*/exported \
+          --data "$DATA" --beam 20 --context-tokens 256 --max-contexts 24 --output "$RUNS/$model/perplexity"
+      fi
+      ;;
+  esac
+  if [ -n "${SUITES:-}" ] && [ ! -f "$RUNS/$model/suites/results.json" ]; then
+    run OMP_NUM_THREADS=1 bash launch/evaluate.sh syntactic_generalization --model "${exported[@]}" --suites "$SUITES" --beam 20 \
+      --output "$RUNS/$model/suites"
+  fi
+}
+
+for model in $MODELS; do overrides "$model" > /dev/null; done
+if [ ! -f "$DATA/manifest.json" ]; then
+  run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --kind wordpiece --vocab-size 8192 --output "$DATA-tokenizer"
+  run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \
+    --output "$DATA" --validation-fraction 0.02 --workers 2
+fi
+
+for seed in "${SEEDS[@]}"; do
+  for model in $MODELS; do
+    case $model in gpst | gpt2) ;; *) if [ "$seed" != "${SEEDS[0]}" ]; then continue; fi ;; esac
+    pretrain "$model" "$seed"
+    case $model in gpst*) if [ -n "${TREES:-}" ]; then induce "$model" "$seed"; fi ;; esac
+  done
+done
+for model in $MODELS; do
+  case $model in gpst | gpt2) evaluate "$model" "${SEEDS[@]}" ;; *) evaluate "$model" "${SEEDS[0]}" ;; esac
+done
+run python -m pipeline report "$RUNS" --output "$RUNS/report"

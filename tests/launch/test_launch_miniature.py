@@ -1,0 +1,61 @@
+"""`make miniature`: the script itself on a small text; finished, it does nothing again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "launch" / "miniature.sh"
+PARAGRAPH = "The farmer saw the old dog, number {}. A child has found {} apples, red and green!\n\n"
+TREE = "(S (NP (DT the) (NN farmer)) (VP (VBD saw) (NP (DT the) (JJ old) (NN dog))) (. .))\n"
+SETTINGS = (
+    "train.num_steps=2 train.global_batch_contexts=2 train.micro_batch_contexts_per_rank=1 "
+    "data.context_tokens=32 evaluate.max_contexts=2 evaluate.every_steps=2"
+)
+
+
+def miniature(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    bin_folder = Path(sys.executable).parent
+    settings = {
+        "OUTPUT": str(folder),
+        "SETTINGS": SETTINGS,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(SCRIPT.parents[1]),
+    }
+    return subprocess.run(
+        ["bash", SCRIPT], env=os.environ | settings | environ, capture_output=True, text=True
+    )
+
+
+def test_an_unknown_model_is_refused_before_any_work(tmp_path):
+    end = miniature(tmp_path, MODELS="gpst gtp2", INPUT=str(tmp_path))
+    assert end.returncode == 2
+    assert end.stderr.startswith("MODELS: gtp2 is unknown; known are gpst gpt2")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_all_models_are_trained_scored_and_reported(tmp_path):
+    text, trees = tmp_path / "text.txt", tmp_path / "trees"
+    text.write_text("".join(PARAGRAPH.format(n, n + 7) for n in range(300)))
+    trees.mkdir()
+    for name in ("train", "valid", "test"):
+        (trees / f"{name}.txt").write_text(TREE * 32)
+    asked = {"INPUT": str(text), "TREES": str(trees), "SEEDS": "0 1"}
+    end = miniature(tmp_path, **asked)
+    assert end.returncode == 0, end.stderr + end.stdout
+    report = (tmp_path / "runs" / "miniature" / "report" / "report.md").read_text()
+    overview = report[report.index("Overview") : report.index("Grammar induction")]
+    for row in ("gpst", "gpst_paper", "gpst_no_gradient_stop", "gpst_no_surrogate", "gpt2_5"):
+        assert f"| miniature/{row} |" in overview
+    again = miniature(tmp_path, **asked)
+    assert [line for line in again.stdout.splitlines() if line.startswith("$ ")] == [
+        line for line in end.stdout.splitlines() if line.startswith("$ python -m pipeline report")
+    ]
