@@ -116,6 +116,11 @@ def _phrase_edges(config: ResolvedRun, source: ContextSource) -> PhraseEdges | N
         raise ConfigError("structure.chart_order: GPT-2 has no charts; leave it out")
     counted = source.datasets
     if structure.punctuation_data is not None:
+        if not Path(structure.punctuation_data).is_dir():
+            raise ConfigError(
+                f"structure.punctuation_data: no dataset directory {structure.punctuation_data}; "
+                "make it with python -m data_prep build"
+            )
         counted = [open_dataset(structure.punctuation_data)]
     return count_phrase_edges(counted, source.datasets[0])
 
