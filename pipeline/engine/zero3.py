@@ -8,6 +8,7 @@ pass, are fetched by DeepSpeed; everything else is *replicated*: whole on every 
 to the next, without hooks. Gradients, master weights and moments of all parameters are split.
 """
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +28,10 @@ class ReplicatedParameters:
     """
 
     def __init__(self, raw: Any) -> None:
-        from transformers.models.gpt2.modeling_gpt2 import GPT2Block  # takes seconds
-
         root: nn.Module = raw.module
-        fetched = (CausalBlock, GPT2Block)
+        # Its import takes seconds; a model that has such blocks has imported it.
+        gpt2 = sys.modules.get("transformers.models.gpt2.modeling_gpt2")
+        fetched = (CausalBlock, gpt2.GPT2Block) if gpt2 else (CausalBlock,)
         blocks = [module for module in root.modules() if isinstance(module, fetched)]
         self._fetched = {module for block in blocks for module in block.modules()}
         in_blocks = {id(p) for block in blocks for p in block.parameters()}
