@@ -13,8 +13,7 @@ from typing import Any
 
 from gpst.config_reader import shown
 from pipeline.config.overrides import flat
-from pipeline.config.removed import without_removed
-from pipeline.config.run import REPOSITORY, ResolvedRun, config_to_dict
+from pipeline.config.run import REPOSITORY, ResolvedRun, config_to_dict, stored_run
 from pipeline.config.sections import CheckpointConfig
 from pipeline.errors import ConfigError, OtherVersionError
 
@@ -171,9 +170,9 @@ def check_same_run(saved: TrainerState, config: ResolvedRun, fingerprint: str, w
     Raises:
         ConfigError: names the field, both values and the way out.
     """
-    now = config_to_dict(config)
+    before, now = stored_run(saved.config), config_to_dict(config)
     for name in _FIXED:
-        old, new = _at(saved.config, name), _at(now, name)
+        old, new = _at(before, name), _at(now, name)
         if name == "model":
             name, old, new = _first_difference(old, new)
         if old != new:
@@ -197,7 +196,7 @@ def check_same_run(saved: TrainerState, config: ResolvedRun, fingerprint: str, w
 
 def changed_settings(saved: TrainerState, config: ResolvedRun, world_size: int) -> list[str]:
     """ "field old -> new" for each setting that has changed since the checkpoint."""
-    old, new = flat(without_removed(saved.config)), flat(config_to_dict(config))
+    old, new = flat(stored_run(saved.config)), flat(config_to_dict(config))
     old["number of ranks"], new["number of ranks"] = saved.world_size, world_size
     names = [name for name in {**old, **new} if name not in _OF_ONE_START]
     return [

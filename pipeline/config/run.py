@@ -6,7 +6,7 @@
 Its sections (`train`, `optim`, ...) are in pipeline/config/sections.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gpst.config_reader import build, require, unknown_field
 from pipeline.config import yaml_text
 from pipeline.config.overrides import parse_override, set_dotted, to_plain
 from pipeline.config.paths import PathText, expand
-from pipeline.config.removed import refuse_removed
+from pipeline.config.removed import refuse_removed, without_removed
 from pipeline.config.sections import (
     CheckpointConfig,
     DataConfig,
@@ -172,6 +172,20 @@ def config_to_dict(config: RunSettings) -> dict[str, Any]:
     if isinstance(config, ResolvedRun):
         plain["model"] = model_to_dict(config.model)
     return plain
+
+
+def stored_run(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration that a checkpoint has, as this program would store it.
+
+    Removed settings are left out; settings that it did not have yet get their defaults, which are
+    what programs did before there was a choice.
+    """
+    plain = without_removed(values)
+    try:
+        config = build(RunConfig, plain)
+        return config_to_dict(config.with_model(read_model(config.model)))
+    except ConfigError:  # an older rule allowed it
+        return plain
 
 
 def config_to_yaml(config: RunSettings) -> str:

@@ -6,12 +6,14 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from gpst.config_reader import build
 from gpst.model.classifier import Classifier
 from pipeline.checkpoint.files import step_name
 from pipeline.checkpoint.manager import load_model_weights
@@ -150,12 +152,16 @@ def _done(checked: CheckedFinetune, seed: int) -> bool:
     file = checked.config.seed_folder(seed) / RESULTS
     if not file.is_file():
         return False
-    return without_removed(json.loads(file.read_bytes())["options"]) == _options(checked)
+    stored = without_removed(json.loads(file.read_bytes())["options"])
+    with suppress(ConfigError):  # an older rule allowed it
+        # Settings that came later get their defaults.
+        stored = _options(build(FinetuneConfig, {**stored, "run_dir": checked.config.run_dir}))
+    return stored == _options(checked.config)
 
 
-def _options(checked: CheckedFinetune) -> dict[str, Any]:
+def _options(config: FinetuneConfig) -> dict[str, Any]:
     """The configuration without what changes no result, as JSON gives it back."""
-    plain = to_plain(checked.config)
+    plain = to_plain(config)
     for name in ("seeds", "run_dir", "monitor"):
         del plain[name]
     del plain["train"]["stop_at_step"]
@@ -166,7 +172,7 @@ def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
     task, folder = checked.task, checked.config.seed_folder(seed)
     first_print: list[str] = []
 
-    def build(_: ResolvedRun) -> nn.Module:
+    def build_model(_: ResolvedRun) -> nn.Module:
         core = build_from(checked.stored)
         first_print.append(fingerprint(core))
         return core if task.num_labels is None else Classifier(core, task.num_labels)
@@ -186,7 +192,7 @@ def _one_seed(checked: CheckedFinetune, seed: int, world: World) -> RunEnd:
             assert results is not None
             _write_seed(checked, seed, chosen, first_print[0], results)
 
-    return train(checked.runs[seed], world, build, task.evaluation(), finish)
+    return train(checked.runs[seed], world, build_model, task.evaluation(), finish)
 
 
 def _chosen_step(folder: Path, config: ResolvedRun) -> int:
@@ -204,7 +210,7 @@ def _write_seed(
         "seed": seed,
         "step": step,
         "epoch": step // per_epoch,
-        "options": _options(checked),
+        "options": _options(checked.config),
         "protocol": checked.task.protocol,
         "model": {"path": checked.config.init, "fingerprint": model_print},
         "model_config": to_plain(checked.stored.config),
@@ -232,7 +238,7 @@ def _write_summary(checked: CheckedFinetune) -> None:
     results = {
         "task": checked.task.name,
         "seeds": list(checked.config.seeds),
-        "options": _options(checked),
+        "options": _options(checked.config),
         "protocol": checked.task.protocol,
         "model": runs[0]["model"],
         "model_config": runs[0]["model_config"],

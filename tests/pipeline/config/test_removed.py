@@ -113,8 +113,12 @@ def test_a_fine_tuned_seed_that_had_it_is_not_done_again(tmp_path, value):
     plan: Any = SimpleNamespace(config=config)
     config.seed_folder(3).mkdir()
     file = config.seed_folder(3) / RESULTS
-    file.write_text(json.dumps({"options": with_setting(_options(plan), value)}))
+    file.write_text(json.dumps({"options": with_setting(_options(config), value)}))
     assert _done(plan, 3)
-    other = with_setting({**_options(plan), "init": "another"}, value)
+    older = with_setting(_options(config), value)
+    del older["structure"]["chart_order"]  # a setting that came later
+    file.write_text(json.dumps({"options": older}))
+    assert _done(plan, 3)
+    other = with_setting({**_options(config), "init": "another"}, value)
     file.write_text(json.dumps({"options": other}))
     assert not _done(plan, 3)
