@@ -23,7 +23,9 @@ from pipeline.finetune.run import over_seeds
 from pipeline.finetune.task import gathered, shared
 from pipeline.finetune.text import TextReader, cut
 
-CONFIGS = sorted((REPOSITORY / "configs" / "finetune").glob("*.yaml"))
+FOLDER = REPOSITORY / "configs" / "finetune"
+MINIATURE = FOLDER / "miniature.yaml"
+CONFIGS = sorted(set(FOLDER.glob("*.yaml")) - {MINIATURE})  # those of the paper
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -43,6 +45,12 @@ def test_shipped_configs_load_with_the_paper_s_numbers(path, tmp_path):
     again = tmp_path / "again.yaml"
     again.write_text(finetune_to_yaml(config))
     assert load_finetune_config(again) == config
+
+
+def test_the_miniature_counts_the_punctuation_of_its_pre_training():
+    structure = load_finetune_config(MINIATURE, ["init=somewhere"]).structure
+    assert structure.chart_order == "punctuation"
+    assert structure.punctuation_data == "data/miniature"
 
 
 def test_there_is_a_config_for_every_task():
