@@ -40,7 +40,8 @@ def test_it_goes_on_and_nothing_has_changed(resolved, saved):
 def test_what_differs_from_the_default_is_said_or_refused(resolved, saved):
     now = resolved("structure.chart_order=punctuation")
     assert changed_settings(saved, now, 1) == ["structure.chart_order 'parser' -> 'punctuation'"]
-    with pytest.raises(ConfigError, match=r"model\.last_word: True here, but False in checkpoint c"):
+    message = r"model\.last_word: True here, but False in checkpoint c"
+    with pytest.raises(ConfigError, match=message):
         check_same_run(saved, resolved("model.last_word=true"), "f", Path("c"))
 
 
