@@ -32,7 +32,7 @@ overrides() { # what a model changes in its configuration
 
 pretrain() { # MODEL SEED: a run, exported
   local run=$RUNS/$1/seed-$2 config=configs/run/miniature.yaml changed
-  if [ -f "$run/exported/config.json" ]; then return; fi
+  if [ -f "$run/exported/config.json" ]; then echo "$run: pre-trained already"; return; fi
   changed=$(overrides "$1")
   case $1 in gpt2*) config=configs/run/miniature_gpt2.yaml ;; esac
   # shellcheck disable=SC2086 # words by intention
@@ -43,36 +43,34 @@ pretrain() { # MODEL SEED: a run, exported
 
 induce() { # MODEL SEED: goes on, on the words of a treebank, and scores its trees
   local run=$RUNS/$1/seed-$2 order=()
-  if [ -f "$run/trees/results.json" ]; then return; fi
+  if [ -f "$run/trees/results.json" ]; then echo "$run/trees: fine-tuned already"; return; fi
   case $1 in gpst) order=("structure.punctuation_data=$DATA") ;; *) order=(structure.chart_order=parser structure.punctuation_data=null) ;; esac
   run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/finetune.sh --config configs/finetune/miniature.yaml \
     "init=$run/exported" "run_dir=$run/trees" "${order[@]}" \
     "grammar_induction.train=$TREES/train.txt" "grammar_induction.valid=$TREES/valid.txt" "grammar_induction.test=$TREES/test.txt"
 }
 
-evaluate() { # MODEL SEED...: perplexity and suites, all seeds together
-  local model=$1 exported=() seed; shift
+evaluate() { # MODEL SEED...: perplexity and suites, all seeds together; what is known is not computed again
+  local model=$1 exported=() baselines=("$RUNS"/gpt2*/seed-*/exported) seed; shift
+  if [ ${#baselines[@]} -gt 0 ]; then baselines=(--gpt2 "${baselines[@]}"); fi
   for seed in "$@"; do exported+=("$RUNS/$model/seed-$seed/exported"); done
   case $model in
     gpst*) # beside the baselines, whose number is that of their own row
-      if [ ! -f "$RUNS/$model/perplexity/results.json" ]; then
-        run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "${exported[@]}" --gpt2 "$RUNS"/gpt2*/seed-*/exported \
-          --data "$DATA" --beam 20 --context-tokens 256 --max-contexts 24 --output "$RUNS/$model/perplexity"
-      fi
+      run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "${exported[@]}" "${baselines[@]}" \
+        --data "$DATA" --beam 20 --context-tokens 256 --max-contexts 24 --output "$RUNS/$model/perplexity"
       ;;
   esac
-  if [ -n "${SUITES:-}" ] && [ ! -f "$RUNS/$model/suites/results.json" ]; then
+  if [ -n "${SUITES:-}" ]; then
     run OMP_NUM_THREADS=1 bash launch/evaluate.sh syntactic_generalization --model "${exported[@]}" --suites "$SUITES" --beam 20 \
       --output "$RUNS/$model/suites"
   fi
 }
 
 for model in $MODELS; do overrides "$model" > /dev/null; done
-if [ ! -f "$DATA/manifest.json" ]; then
-  run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --kind wordpiece --vocab-size 8192 --output "$DATA-tokenizer"
-  run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \
-    --output "$DATA" --validation-fraction 0.02 --workers 2
-fi
+# Both say so where they are complete, and refuse another input.
+run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --kind wordpiece --vocab-size 8192 --output "$DATA-tokenizer"
+run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \
+  --output "$DATA" --validation-fraction 0.02 --workers 2
 
 for seed in "${SEEDS[@]}"; do
   for model in $MODELS; do

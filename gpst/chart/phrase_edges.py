@@ -28,8 +28,12 @@ FIRST = -2.0
 """Score of a span's beginning at the sentence's first word: right branching where nothing tells."""
 NEVER = -10.0
 """No span ends with opening or begins with closing punctuation."""
-_WORD_PRIOR, _PAIR_PRIOR, _FEWEST = 5.0, 20.0, 5
-"""Occurrences that the share of all words, of the word, counts for; of a pair that is kept."""
+_WORD_PRIOR = 5.0
+"""The share of all words counts for so many occurrences of a word."""
+_PAIR_PRIOR = 20.0
+"""The word's share counts for so many occurrences of it beside a certain neighbour."""
+_FEWEST = 5
+"""A pair that occurs less often is left to the word."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,14 @@ def _arrays(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @compiled
+def _word_at(kinds, tokens, place):
+    """The word at a place of a sentence; -1 beyond its edges and at punctuation."""
+    if 0 <= place < len(tokens) and kinds[tokens[place]] == WORD:
+        return tokens[place]
+    return -1
+
+
+@compiled
 def _neighbours(kinds, tokens, sentence_ends):
     """Of every word the word before and the word after it, -1 where an edge lies between."""
     before = np.empty(len(tokens), np.int64)
@@ -88,14 +100,13 @@ def _neighbours(kinds, tokens, sentence_ends):
     after = np.empty(len(tokens), np.int64)
     count, first = 0, 0
     for last in sentence_ends:
-        for place in range(first, last):
-            if kinds[tokens[place]] != WORD:
+        sentence = tokens[first:last]
+        for place in range(len(sentence)):
+            if kinds[sentence[place]] != WORD:
                 continue
-            at_start = place == first or kinds[tokens[place - 1]] != WORD
-            at_end = place + 1 == last or kinds[tokens[place + 1]] != WORD
-            before[count] = -1 if at_start else tokens[place - 1]
-            words[count] = tokens[place]
-            after[count] = -1 if at_end else tokens[place + 1]
+            before[count] = _word_at(kinds, sentence, place - 1)
+            words[count] = sentence[place]
+            after[count] = _word_at(kinds, sentence, place + 1)
             count += 1
         first = last
     return before[:count], words[:count], after[:count]
@@ -136,11 +147,9 @@ def _edge_scores(kinds, ends, end_pairs, end_values, starts, start_pairs, start_
     end, start = np.empty(size, np.float32), np.empty(size, np.float32)
     for place in range(size):
         token = tokens[place]
-        left = tokens[place - 1] if place > 0 and kinds[tokens[place - 1]] == WORD else -1
-        right = -1
-        if place + 1 < size and kinds[tokens[place + 1]] == WORD:
-            right = tokens[place + 1]
         if kinds[token] == WORD:
+            left = _word_at(kinds, tokens, place - 1)
+            right = _word_at(kinds, tokens, place + 1)
             end[place] = END_WEIGHT * _look_up(ends, end_pairs, end_values, token, left)
             start[place] = _look_up(starts, start_pairs, start_values, token, right)
         else:

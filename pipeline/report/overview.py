@@ -42,6 +42,7 @@ def overview(results: Sequence[Result], trainings: Sequence[Training]) -> Table:
         if result.task in by_task
         for value in by_task[result.task](result.values, result.folder)
     ]
+    values += _baselines(results)
     known = {row for row, _, _ in values}
     if known:
         values += [value for value in _speeds(trainings) if value[0] in known]
@@ -77,9 +78,16 @@ def _induction(values: dict[str, Any], folder: Path) -> Iterator[_Value]:
         of_parser = next(iter(run["model"].values()))
         for parser, score in run["scores"].items():
             yield from _trees(_model(of_parser["path"]), parser, score)
-    for baselines in [values, *fine_tunings[:1]]:
-        for name, score in baselines.get("baselines", {}).items():
-            yield from _trees(name, "inside", score)
+
+
+def _baselines(results: Sequence[Result]) -> list[_Value]:
+    """Of the first evaluation of trees: they are no model's, and have no seeds."""
+    for result in results:
+        files = sorted(result.folder.glob(f"seed-*/{RESULTS}"))
+        for values in [result.values, *(json.loads(file.read_bytes()) for file in files)]:
+            if scores := values.get("baselines"):
+                return [v for name in scores for v in _trees(name, "inside", scores[name])]
+    return []
 
 
 def _trees(row: str, parser: str, score: dict[str, Any]) -> Iterator[_Value]:
