@@ -6,6 +6,7 @@ broken connection, or nothing at all (a collective that would wait for its time-
 """
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -36,7 +37,7 @@ class Rendezvous:
         """Connects to the store, which rank 0 serves.
 
         Raises:
-            ConfigError: rank 0 cannot be reached, or its port is taken.
+            ConfigError: rank 0 cannot be reached, or its port is another run's.
         """
         if placement.size == 1:
             return cls(placement, distributed.HashStore(), program)
@@ -51,6 +52,7 @@ class Rendezvous:
                 f"{str(error).splitlines()[0]} (a port that is taken: give another one, with "
                 "deepspeed --master_port N, else with MASTER_PORT=N)"
             ) from None
+        _check_same_run(placement, store)
         return cls(placement, store, program)
 
     def wait_for_rank_0(self) -> None:
@@ -108,6 +110,23 @@ class Rendezvous:
                     break
                 time.sleep(0.05)
                 left = self.store.add("left", 0)
+
+
+def _check_same_run(placement: Placement, store: distributed.Store) -> None:
+    """Refuses a store that another run serves on this port, before anything is written for it.
+
+    This rank's own rank 0 then fails on the taken port, but the store of the other run is open to
+    whoever connects: a failure recorded there would end that run.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store
+    size = bytes(store.compare_set(f"size/{attempt}", "", str(placement.size))).decode()
+    arrivals = store.add(f"arrived/{attempt}/{placement.rank}", 1)
+    if size != str(placement.size) or arrivals > 1:
+        raise ConfigError(
+            f"rank {placement.rank} of {placement.size}: another run uses port {placement.port} of "
+            f"{placement.address}: give another port, with deepspeed --master_port N, else with "
+            "MASTER_PORT=N"
+        )
 
 
 def _describe(error: BaseException) -> str:
