@@ -1,4 +1,4 @@
-# The two commands: `make demo` and `make test`. Everything is set up in .venv on the first use.
+# `make demo`, `make miniature` and `make test`. Everything is set up in .venv on the first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ EXTRAS := fast segmenters mpi demo eval web tasks docs dev
 .PHONY: help setup demo miniature test test-slow test-lowest lock soak docs lint format clean
 help:
 	@echo "make demo       from raw text to a trained model that parses and writes (INPUT=path for your own text)"
-	@echo "make miniature  the paper's claims at a thousandth of its size: hours, resumable (INPUT= TREES= SUITES=)"
+	@echo "make miniature  the paper's claims at a thousandth of its text: hours, resumable (INPUT= TREES= SUITES=)"
 	@echo "make test       set up and run the tests       make test-slow  the long ones too"
 	@echo "make TORCH=cpu demo, make TORCH=cpu test: without the gigabytes of CUDA"
 	@echo "make test-lowest  the tests with every package at the lowest version that pyproject.toml allows"

@@ -30,13 +30,14 @@ overrides() { # what a model changes in its configuration
   esac
 }
 
+run_config() { case $1 in gpt2*) echo configs/run/miniature_gpt2.yaml ;; *) echo configs/run/miniature.yaml ;; esac; }
+
 pretrain() { # MODEL SEED: a run, exported
-  local run=$RUNS/$1/seed-$2 config=configs/run/miniature.yaml changed
+  local run=$RUNS/$1/seed-$2 changed
   if [ -f "$run/exported/config.json" ]; then echo "$run: pre-trained already"; return; fi
   changed=$(overrides "$1")
-  case $1 in gpt2*) config=configs/run/miniature_gpt2.yaml ;; esac
   # shellcheck disable=SC2086 # words by intention
-  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh --config "$config" \
+  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh --config "$(run_config "$1")" \
     "run_dir=$run" "seed=$2" "data.path=$DATA" $changed "${SETTINGS[@]}"
   run bash launch/convert.sh to-hf "$run" "$run/exported"
 }
@@ -66,7 +67,22 @@ evaluate() { # MODEL SEED...: perplexity and suites, all seeds together; what is
   fi
 }
 
-for model in $MODELS; do overrides "$model" > /dev/null; done
+# What can be wrong is said before the hours.
+for seed in "${SEEDS[@]}"; do
+  if [[ ! $seed =~ ^[0-9]+$ ]]; then echo "SEEDS: $seed is no whole number" >&2; exit 2; fi
+done
+wanted=()
+if [ -n "${TREES:-}" ]; then wanted+=("$TREES"/{train,valid,test}.txt); fi
+if [ -n "${SUITES:-}" ]; then wanted+=("$SUITES"); fi
+for file in "${wanted[@]}"; do
+  if [ ! -e "$file" ]; then echo "TREES, SUITES: no $file" >&2; exit 2; fi
+done
+for model in $MODELS; do
+  changed=$(overrides "$model")
+  # shellcheck disable=SC2086
+  bash launch/pretrain.sh --print-config --config "$(run_config "$model")" "data.path=$DATA" $changed "${SETTINGS[@]}" > /dev/null
+done
+
 # Both say so where they are complete, and refuse another input.
 run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --kind wordpiece --vocab-size 8192 --output "$DATA-tokenizer"
 run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \

@@ -33,10 +33,21 @@ def miniature(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_unknown_model_is_refused_before_any_work(tmp_path):
-    end = miniature(tmp_path, MODELS="gpst gtp2", INPUT=str(tmp_path))
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({"MODELS": "gpst gtp2"}, "MODELS: gtp2 is unknown; known are gpst gpt2"),
+        ({"SEEDS": "0 abc"}, "SEEDS: abc is no whole number"),
+        ({"TREES": "/nowhere"}, "TREES, SUITES: no /nowhere/train.txt"),
+        ({"SUITES": "/nowhere"}, "TREES, SUITES: no /nowhere"),
+        ({"MODELS": "gpst", "SETTINGS": "train.steps=1"}, "pretrain: unknown field train.steps"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_work(tmp_path, asked, line):
+    end = miniature(tmp_path, INPUT=str(tmp_path), **asked)
     assert end.returncode == 2
-    assert end.stderr.startswith("MODELS: gtp2 is unknown; known are gpst gpt2")
+    assert end.stderr.splitlines()[-1].startswith(line)
+    assert end.stdout == ""
     assert not any(tmp_path.iterdir())
 
 
