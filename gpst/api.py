@@ -15,7 +15,7 @@ from gpst.export.errors import ModelFolderError
 from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.device import usable_device
 from gpst.model.gpst import GPSTModel
-from gpst.search.batches import batches, in_order, search_batches
+from gpst.search.batches import batches, in_order, score_batches, search_batches
 from gpst.search.generate import Generation, generate
 from gpst.search.induced import inside_parse
 from gpst.search.precision import multiply_in
@@ -190,7 +190,9 @@ class GPST:
         return constituents
 
     def surprisal(self, text: str | Sequence[str], *, beam: int = 20) -> list[WordSurprisal]:
-        """The surprisal of each word of a text, by word-level search.
+        """-log2 p(word | words before it) of each word of a text, trees summed over the beam.
+
+        The first word of a further sentence also pays for the end of the sentence before it.
 
         Args:
             text: a text, read as the beginning of a document, whose sentences are found by simple
@@ -231,8 +233,8 @@ class GPST:
         for text in texts:
             check_length("text", text, self.model.config.max_context_tokens)
         contexts = [[s.tokens for s in text] for text in texts]
-        results = in_order(search_batches(self.model, contexts, beam=beam), on_done)
-        bits = [iter(result.surprisals.tolist()) for result in results]
+        scores = in_order(score_batches(self.model, contexts, beam=beam), on_done)
+        bits = [iter(score.surprisals.tolist()) for score in scores]
         return [[_word_surprisals(s, b) for s in text] for text, b in zip(texts, bits, strict=True)]
 
     def generate(

@@ -74,10 +74,12 @@ def test_cached_logits_are_those_of_an_uncached_pass(tiny, monkeypatch, dtype, s
         before = [tuple(beam.actions(0, row)) for row in range(beam.log_p.shape[1])]
         found = read(beam, active)
         beam.read_now = [before[row] for row in found.rows[0][found.valid[0]].tolist()]
+        beam.reading = found
         return found
 
-    def features(beam, found, allowed):
-        values, slots = written(beam, found, allowed)
+    def features(beam, hidden, rows, allowed):
+        values, slots = written(beam, hidden, rows, allowed)
+        found = beam.reading
         types = torch.stack((found.gen_log_p, found.comp_log_p), -1)[allowed]
         own = [a for a, yes in zip(beam.read_now, allowed[0].tolist(), strict=True) if yes]
         seen.extend(zip(own, types, values @ model.embedding.weight.T, strict=True))
