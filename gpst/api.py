@@ -154,6 +154,10 @@ class GPST:
             ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p) for s, p in best
         ]
 
+    def check(self, text: str) -> None:
+        """Raises ValueError where a sentence is empty or longer than the model's context."""
+        self._sentence(text)
+
     def _sentence(self, text: str) -> Sentence:
         sentence = self.codec.sentence(text)
         check_length("sentence", [sentence], self.model.config.max_context_tokens)
@@ -284,14 +288,10 @@ class GPST:
 
     def _generated(self, one: Generation) -> GeneratedText:
         sentences = [
-            ParsedSentence([self._piece(token) for token in tokens], tree)
+            ParsedSentence([self.codec.piece(token)[0] for token in tokens], tree)
             for tokens, tree in zip(one.sentences, one.trees, strict=True)
         ]
         return GeneratedText(self.codec.decode(one.tokens), sentences, one.log_p)
-
-    def _piece(self, token: int) -> str:
-        text = self.codec.decode([token]).strip()
-        return text or (self.codec.tokenizer.id_to_token(token) or str(token)).strip("ĠĊ") or "_"
 
 
 def _word_surprisals(sentence: Sentence, bits: Iterator[float]) -> list[WordSurprisal]:
