@@ -11,7 +11,8 @@ from typing import Any
 
 from pipeline.evaluate.results import RESULTS
 from pipeline.monitor.metrics import METRICS
-from pipeline.report.collect import Result, Training, label
+from pipeline.report.collect import Result, Training
+from pipeline.report.names import Names, without_seed
 from pipeline.report.tables import Cell, Table
 
 _SPEED = METRICS["tokens_per_second"]
@@ -49,22 +50,24 @@ def overview(results: Sequence[Result], trainings: Sequence[Training]) -> Table:
     gathered: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row, column, number in values:
         gathered[row, column].append(number)
+    name = Names(results, trainings)
+    baselines = {row for row, _, _ in _baselines(results)}
     for (row, column), numbers in gathered.items():
-        table.put(row, column, Cell(fmean(numbers), pstdev(numbers), len(numbers)))
+        named = row if row in baselines else name(row)
+        table.put(named, column, Cell(fmean(numbers), pstdev(numbers), len(numbers)))
     return table
-
-
-def _model(path: str | Path) -> str:
-    """The name of a model without its seed."""
-    return label(path).rpartition("/seed-")[0] or label(path)
 
 
 def _perplexities(values: dict[str, Any], _: Path) -> Iterator[_Value]:
     for run in values["runs"]:
         for name, number in run["token_perplexity"].items():
-            yield _model(run["path"]), _GIVEN_TREES if "given" in name else _PERPLEXITY, number
+            yield (
+                without_seed(run["path"]),
+                _GIVEN_TREES if "given" in name else _PERPLEXITY,
+                number,
+            )
     for run in values["gpt2_runs"]:
-        yield _model(run["path"]), _PERPLEXITY, run["token_perplexity"]
+        yield without_seed(run["path"]), _PERPLEXITY, run["token_perplexity"]
 
 
 def _induction(values: dict[str, Any], folder: Path) -> Iterator[_Value]:
@@ -73,11 +76,11 @@ def _induction(values: dict[str, Any], folder: Path) -> Iterator[_Value]:
     fine_tunings = [json.loads(file.read_bytes()) for file in of_seeds if file.is_file()]
     for fine_tuning in fine_tunings:
         for parser, score in fine_tuning["details"].items():
-            yield from _trees(_model(fine_tuning["model"]["path"]), parser, score)
+            yield from _trees(without_seed(fine_tuning["model"]["path"]), parser, score)
     for run in [] if "seeds" in values else values.get("runs", []):
         of_parser = next(iter(run["model"].values()))
         for parser, score in run["scores"].items():
-            yield from _trees(_model(of_parser["path"]), parser, score)
+            yield from _trees(without_seed(of_parser["path"]), parser, score)
 
 
 def _baselines(results: Sequence[Result]) -> list[_Value]:
@@ -99,10 +102,10 @@ def _trees(row: str, parser: str, score: dict[str, Any]) -> Iterator[_Value]:
 def _suites(values: dict[str, Any], _: Path) -> Iterator[_Value]:
     for run in values["runs"]:
         if run["score"] is not None:
-            yield _model(run["model"]["path"]), "SyntaxGym", run["score"]
+            yield without_seed(run["model"]["path"]), "SyntaxGym", run["score"]
 
 
 def _speeds(trainings: Sequence[Training]) -> Iterator[_Value]:
     for training in trainings:
         if rates := sorted(filter(None, training.values(_SPEED.name))):
-            yield _model(training.folder), _SPEED.unit, rates[len(rates) // 2]
+            yield without_seed(training.folder), _SPEED.unit, rates[len(rates) // 2]

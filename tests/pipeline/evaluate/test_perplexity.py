@@ -248,3 +248,18 @@ def test_to_hf_faults(folder, checkpoint, tmp_path, capsys):
         (folder / "elsewhere").rename(moved)
     assert convert.main(["to-fh"]) == 2
     assert convert.main(["to-hf", str(checkpoint), "/dev/null/x"]) == 3
+
+
+def test_without_training_documents_there_is_no_unigram_row(folder, capsys, tmp_path):
+    write_dataset(tmp_path / "data", [], vocab_size=VOCAB, validation=documents(1, 2))
+    arguments = ["--model", folder / "gpst", "--data", tmp_path / "data", "--beam", 2,
+                 "--max-contexts", 1, "--output", tmp_path, "--device", "cpu"]  # fmt: skip
+    assert evaluate(["perplexity", *map(str, arguments)]) == 0
+    shown = capsys.readouterr()
+    first = shown.err.splitlines()[0]
+    assert first == (
+        f"perplexity: {tmp_path / 'data'} has no training documents: the unigram model is left out"
+    )
+    rows = json.loads((tmp_path / "results.json").read_text())["token_perplexity"]
+    assert len(rows) == 2
+    assert "unigram" not in shown.out

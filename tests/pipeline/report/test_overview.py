@@ -74,7 +74,7 @@ def rows(tmp_path: Path) -> dict[str, dict[str, Cell]]:
 
 
 def test_seeds_are_one_row(rows):
-    gpst = rows["gpst"]
+    gpst = rows["GPST"]
     assert gpst["perplexity"] == Cell(60.5, 0.5, 2)
     assert gpst["given its trees"] == Cell(50.5, 0.5, 2)
     assert gpst["F1 inside"] == Cell(51.0, 1.0, 2)
@@ -85,7 +85,7 @@ def test_seeds_are_one_row(rows):
 
 
 def test_baselines_and_evaluations_have_rows(rows):
-    assert rows["gpt2"] == {"perplexity": Cell(40.0)}
+    assert rows["GPT-2"] == {"perplexity": Cell(40.0)}
     assert rows["right branching"]["corpus F1 inside"].mean == 30.3
     assert rows["old"]["F1 inside"] == Cell(30.0)
 
