@@ -8,7 +8,7 @@ paper's surprisals come from here; probabilities of tokens from score.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +62,17 @@ class TextResult:
         return -np.diff(self.prefix_log_p, prepend=0.0) / np.log(2.0)
 
 
+@dataclass(frozen=True)
+class Prefix:
+    """The beam of a context when all its hypotheses have just written a token, or are complete."""
+
+    context: int
+    num_tokens: int
+    """Tokens written; one more than the context has once its last sentence is closed."""
+    hypotheses: list[tuple[float, list[int]]]
+    """Share of the beam's probability and actions (tokens and COMP) of each, best first."""
+
+
 @torch.no_grad()
 def search_text(
     model: GPSTModel,
@@ -71,6 +82,7 @@ def search_text(
     sync: bool = True,
     inside_word: Sequence[InsideWord] | None = None,
     num_best: int = 1,
+    on_prefix: Callable[[Prefix], None] | None = None,
 ) -> list[TextResult]:
     """Searches the trees of given contexts, all at once; dropout is off.
 
@@ -85,6 +97,8 @@ def search_text(
             pieces). After an atom's last token COMP must close it before GEN, and no constituent
             holds a part of one and something else. Without a chart there is no rule to choose.
         num_best: parses returned for each context, at most `beam`.
+        on_prefix: hears of each context's beam after each token (word-level search); what it raises
+            ends the search.
     Raises:
         ValueError: an empty context or one longer than max_context_tokens; beam below 1.
     """
@@ -92,7 +106,7 @@ def search_text(
         raise ValueError(f"beam: {beam} is not allowed; it must be at least 1")
     with evaluating(model):
         search = _TextSearch(model, contexts, beam, inside_word)
-        prefixes = search.run(True) if sync else search.run_by_action()
+        prefixes = search.run(True, on_prefix) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
 
 
@@ -121,7 +135,9 @@ class _TextSearch:
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
 
-    def run(self, close: bool) -> Float[Tensor, "C words"]:
+    def run(
+        self, close: bool, on_prefix: Callable[[Prefix], None] | None = None
+    ) -> Float[Tensor, "C words"]:
         """Token by token; returns the log of the sum over the beam after each phase.
 
         A context's phase is over when none of its hypotheses ends in COMP; contexts do not wait
@@ -142,6 +158,10 @@ class _TextSearch:
             at = phase.minimum(lengths).unsqueeze(1)
             now = over & (phase <= lengths)
             prefixes.scatter_(1, at, torch.where(now.unsqueeze(1), sums, prefixes.gather(1, at)))
+            if on_prefix is not None:
+                ended = over & (phase > 0) & (phase <= lengths + 1)
+                for context in ended.nonzero().flatten().tolist():
+                    on_prefix(self._prefix(context, int(phase[context])))
             phase += over
             active = torch.where(over.unsqueeze(1), unfinished, going)
             active &= (phase <= (lengths + 1 if close else lengths)).unsqueeze(1)
@@ -149,6 +169,12 @@ class _TextSearch:
                 return prefixes[:, 1:]
             self._expand(active)
             self.beam.compact()
+
+    def _prefix(self, context: int, num_tokens: int) -> Prefix:
+        shares = self.beam.log_p[context].softmax(0).sort(descending=True)
+        ranked = zip(shares.values.tolist(), shares.indices.tolist(), strict=True)
+        hypotheses = [(p, self.beam.actions(context, number)) for p, number in ranked if p > 0]
+        return Prefix(context, num_tokens, hypotheses)
 
     def run_by_action(self) -> None:
         """All hypotheses grow by one action at a time."""
