@@ -51,6 +51,7 @@ def _run(argv: Sequence[str]) -> None:
     from pipeline.report.pages import render
     from pipeline.report.pictures import curves, trees
     from pipeline.report.tables import make_tables
+    from pipeline.report.tree_scores import tree_details
 
     quoted = read_paper(options.paper)
     collected = collect(options.runs)
@@ -58,6 +59,7 @@ def _run(argv: Sequence[str]) -> None:
     tables = [table for table in [overview(results, trainings)] if table.rows]
     tables += make_tables(results, trainings, quoted)
     names = Names(results, trainings)
+    tables += [table for table in [tree_details(results, names)] if table.rows]
     pictures = [*curves(trainings, names), *trees(results, trainings, names)]
     about = (
         f"Made from {_count(results, 'result')} and {_count(trainings, 'training run')} in "

@@ -48,6 +48,8 @@ class Names:
         for result in results:
             for kind, path in _models(result.values):
                 self._add(path, kind or _kind_of(Path(path)))
+            for run in result.values.get("gpt2_runs", []):
+                self._add(run["path"], "GPT-2")
 
     def _add(self, path: str | Path, kind: str) -> None:
         if kind:
