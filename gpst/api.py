@@ -137,7 +137,7 @@ class GPST:
         Raises:
             ValueError: an empty sentence, one longer than the model's context, unknown method.
         """
-        sentences = [self._sentence(text) for text in texts]
+        sentences = [self.sentence(text) for text in texts]
         if method == "inside":
             return self._parse_inside(sentences, on_done)
         if method != "left-to-right":
@@ -154,11 +154,8 @@ class GPST:
             ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p) for s, p in best
         ]
 
-    def check(self, text: str) -> None:
-        """Raises ValueError where a sentence is empty or longer than the model's context."""
-        self._sentence(text)
-
-    def _sentence(self, text: str) -> Sentence:
+    def sentence(self, text: str) -> Sentence:
+        """Words and tokens; raises ValueError where there are none, or more than a context has."""
         sentence = self.codec.sentence(text)
         check_length("sentence", [sentence], self.model.config.max_context_tokens)
         return sentence
@@ -179,7 +176,7 @@ class GPST:
 
     def embed(self, text: str) -> list[Constituent]:
         """The constituents of a sentence's induced tree, words included, in post-order."""
-        sentence = self._sentence(text)
+        sentence = self.sentence(text)
         [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inside_word])
         words = sentence.word_of_token
         vectors = parse.vectors.float().cpu().numpy()

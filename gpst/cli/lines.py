@@ -124,7 +124,7 @@ class Lines:
         text = (line.removeprefix(BOM) if number == 1 else line).strip()
         try:
             if text:
-                self.model.check(text)
+                self.model.sentence(text)
         except ValueError as error:
             reason = " ".join(str(error).split())
             if self.on_unfit is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 _FINAL = re.compile(r"""[.!?…]["'”’»)\]}]*\s*$""")
 _LOOK = 16
@@ -64,7 +64,7 @@ class Codec:
             raise ValueError("a sentence is empty")
         # In a byte-level vocabulary the space belongs to the word after it.
         text = " " + text if self._byte_level else text
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text)
         if not encoding.ids:
             raise ValueError(f"the tokenizer leaves nothing of {text[:60]!r}")
         return _with_words(text, encoding.ids, encoding.offsets, encoding.word_ids)
@@ -79,7 +79,7 @@ class Codec:
             inside: the text is read as if it stood inside another, after a space, like `sentence`.
         """
         text = " " + text if inside and self._byte_level else text
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text)
         ids, offsets, words = encoding.ids, encoding.offsets, encoding.word_ids
         cuts = [0]
         for k in range(len(ids) - 1):
@@ -96,6 +96,10 @@ class Codec:
             for a, b in pairwise(cuts)
             if a < b
         ]
+
+    def _encode(self, text: str) -> Encoding:
+        text.encode("utf-8")  # half a surrogate pair is a ValueError
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; special ones leave nothing."""

@@ -1,6 +1,7 @@
 """The page's server: the page, /api/models, and /api/analyse and /api/continue, which stream."""
 
 import argparse
+import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -140,28 +141,32 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
         from gpst.api import GPST
 
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listener = socket.create_server((options.host, options.port), family=family)
-        models = {
-            name: GPST.from_pretrained(opener(path), options.device)
-            for name, path in _named([options.model, *options.compare]).items()
-        }
-        limits = Limits(options.max_tokens, options.max_seconds, options.beam)
-        app = create_app(models, limits)
+        with socket.create_server((options.host, options.port), family=family) as listener:
+            models = {
+                name: GPST.from_pretrained(opener(path), options.device)
+                for name, path in _named([options.model, *options.compare]).items()
+            }
+            app = create_app(models, Limits(options.max_tokens, options.max_seconds, options.beam))
+            port = listener.getsockname()[1]
+            print(f"http://{options.host}:{port}", file=sys.stderr, flush=True)
+            # Whoever still reads a stream when it is interrupted does not hold it up.
+            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+            uvicorn.Server(config).run(sockets=[listener])
     except ImportError as error:
-        print(f"demo: {error.name} is missing; pip install 'gpst[web]'", file=sys.stderr)
-        return EXIT_USAGE
+        return _refuse(f"{error.name} is missing; pip install 'gpst[web]'")
     except ModelFolderError as error:
-        print(f"demo: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_USAGE
+        return _refuse(str(error))
     except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
         place = f"--host {options.host} --port {options.port}"
-        print(f"demo: {place}: cannot listen there ({error.strerror})", file=sys.stderr)
-        return EXIT_USAGE
-    print(f"http://{options.host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
-    # Whoever still reads a stream when it is interrupted does not hold it up.
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    uvicorn.Server(config).run(sockets=[listener])
+        return _refuse(f"{place}: cannot listen there ({reason})")
     return 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"demo: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+    return EXIT_USAGE
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:

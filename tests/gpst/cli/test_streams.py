@@ -49,7 +49,7 @@ def test_text_streams_and_an_interruption_is_one_line(tmp_path, make_export, sta
 def test_what_has_come_through_a_pipe_is_a_chunk(monkeypatch):
     read, write = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(read, encoding="utf-8"))
-    chunks = Lines("-", SimpleNamespace(check=lambda text: None), 4).chunks()
+    chunks = Lines("-", SimpleNamespace(sentence=lambda text: None), 4).chunks()
     numbers = []
     for text in (b"one\n", b"\n", b"three\n"):
         os.write(write, text)
@@ -67,7 +67,7 @@ def test_what_has_come_through_a_pipe_is_a_chunk(monkeypatch):
 
 def test_chunks_of_a_file_grow(tmp_path):
     (tmp_path / "in.txt").write_text("x\n" * 14)
-    lines = Lines(str(tmp_path / "in.txt"), SimpleNamespace(check=lambda text: None), 4)
+    lines = Lines(str(tmp_path / "in.txt"), SimpleNamespace(sentence=lambda text: None), 4)
     assert [len(chunk) for chunk in lines.chunks()] == [1, 2, 4, 4, 3]
     assert lines.count() == 14
 

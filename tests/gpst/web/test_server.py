@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shutil
 import socket
@@ -35,7 +36,7 @@ from gpst.web.streams import stream
 BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
-TEXT = "Dogs <b> bark."
+TEXT, BEAM = "Dogs <b> bark.", 4
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,9 @@ def model(exported) -> GPST:
 
 @pytest.fixture(scope="module")
 def address(model, free_port) -> Iterator[str]:
-    with serving(create_app({"first": model, "second": model}, Limits()), free_port()) as url:
+    with serving(
+        create_app({"first": model, "second": model}, Limits(seconds=1e6, beam=BEAM)), free_port()
+    ) as url:
         yield url
 
 
@@ -118,11 +121,13 @@ def test_an_analysis_is_what_the_commands_say(address, model):
     bits = [0.0] * 6
     for word, piece in zip(text["word_of_piece"], pieces, strict=True):
         bits[word] += piece["bits"]
-        assert piece["bits"] == pytest.approx(-torch.tensor(piece["p"]).log2(), abs=1e-4)
+        assert piece["bits"] == pytest.approx(-math.log2(piece["p"]), abs=1e-4)
         shown = [p for _, _, p in piece["expected"]]
         assert shown == sorted(shown, reverse=True)
         assert (piece["rank"] <= len(shown)) == (piece["p"] >= shown[-1])
-    assert bits == pytest.approx([word.bits for word in model.surprisal([TEXT])], abs=1e-3)
+    assert bits == pytest.approx(
+        [word.bits for word in model.surprisal([TEXT], beam=BEAM)], abs=1e-3
+    )
     [inside] = of_kind(events, "inside")
     assert tree_of(inside["actions"], text) == str(model.parse(TEXT))
     prefixes = of_kind(events, "prefix")
@@ -131,7 +136,7 @@ def test_an_analysis_is_what_the_commands_say(address, model):
         assert sum(p for p, _ in prefix["trees"]) == pytest.approx(1)
         assert all(a.count("g") == min(prefix["pieces"], len(pieces)) for _, a in prefix["trees"])
     best = prefixes[-1]["trees"][0][1]
-    assert tree_of(best, text) == str(model.parse(TEXT, "left-to-right"))
+    assert tree_of(best, text) == str(model.parse(TEXT, "left-to-right", beam=BEAM))
     [following] = of_kind(events, "next")
     assert 0 < sum(p for _, _, p in following["expected"]) <= 1
 
@@ -140,15 +145,16 @@ def test_sentences_follow_each_other(address, model):
     _, events = ask(address, "/api/analyse", {"text": "A b. Cd."})
     assert events[0]["sentence_lengths"] == [3, 2]
     bits = sum(piece["bits"] for piece in of_kind(events, "piece"))
-    both = model.surprisals([["A b.", "Cd."]])[0]
+    both = model.surprisals([["A b.", "Cd."]], beam=BEAM)[0]
     assert bits == pytest.approx(sum(w.bits for s in both for w in s), abs=1e-3)
-    assert of_kind(events, "prefix")[-1]["trees"][0][1].count("c") == 2 + 4 + 2 - 2
+    assert of_kind(events, "prefix")[-1]["trees"][0][1].count("c") == 4 + 3
 
 
-def test_continuations_stream(address):
+def test_continuations_stream(address, monkeypatch):
+    monkeypatch.setattr("gpst.web.analysis._MAX_NEW_TOKENS", 12)
     found = [ask(address, "/api/continue", {"text": TEXT, "seed": seed})[1] for seed in (1, 1, 2)]
     texts = ["".join(event["text"] for event in of_kind(events, "written")) for events in found]
-    assert len(of_kind(found[0], "written")) > 10
+    assert len(of_kind(found[0], "written")) > 4
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -199,6 +205,7 @@ def test_an_answer_that_takes_too_long_ends_and_the_next_one_begins():
 
     def endless(emit: Any) -> None:
         while True:
+            time.sleep(0.005)
             emit({"event": "step"})
 
     events = asyncio.run(collected(stream(endless, Client(), turn, 0.05)))
@@ -375,7 +382,7 @@ def tab(address, tmp_path) -> Iterator[Tab]:
         pytest.skip("no chromium here (apt-get install chromium)")
     from websockets.sync import client
 
-    opened = Tab(tmp_path / "profile", address, client.connect)
+    opened = Tab(tmp_path / "profile", f"{address}/#text=A+b.", client.connect)
     try:
         yield opened
     finally:
@@ -383,7 +390,9 @@ def tab(address, tmp_path) -> Iterator[Tab]:
 
 
 def test_the_page_in_a_browser(tab):
-    tab.wait("document.readyState === 'complete' && state.lanes.every(lane => !lane.busy)")
+    tab.wait(
+        "typeof state !== 'undefined' && state.lanes.length && state.lanes.every(l => !l.busy)"
+    )
     assert tab.value("state.lanes.length") == 2  # two models side by side
     tab.click("#side")
     tab.value("at('text').value = ''; at('text').focus()")
@@ -412,7 +421,7 @@ def test_the_page_in_a_browser(tab):
     assert picture.get("viewBox")
     assert "Old%20%3Ci%3E" in tab.value("location.hash.replaceAll('+', '%20')")
     tab.click("#pieces")
-    assert tab.value(f"{texts}.length") == len("Old<i>m(n</i>sail.")
+    assert tab.value(f"{texts}.length") == len(" Old <i>m(n</i> sail.")
     tab.click("#continue")
     tab.wait("!at('continuation').hidden && at('stop').hidden")
     assert tab.value("at('written').textContent").startswith("Old <i>m(n</i> sail.")
