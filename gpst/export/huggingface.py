@@ -190,7 +190,7 @@ def export(
     of_tokenizer = _tokenizer_config(source, codec, values)
     pad = of_tokenizer["pad_token"]
     pad = pad["content"] if isinstance(pad, Mapping) else pad
-    values["pad_token_id"] = codec.tokenizer.token_to_id(pad)
+    values["pad_token_id"] = None if pad is None else codec.tokenizer.token_to_id(pad)
     special = {name: values[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(out / _TOKENIZER_CONFIG, of_tokenizer)
     _write_json(out / "generation_config.json", special)

@@ -48,6 +48,7 @@ class GPSTPreTrainedModel(PreTrainedModel):
     config: GPSTConfig
     base_model_prefix = "gpst"
     supports_gradient_checkpointing = True
+    _no_split_modules = ["GPSTModel"]  # noqa: RUF012
     accepts_loss_kwargs = False
     """The Trainer divides the losses of accumulated steps itself."""
 
