@@ -235,6 +235,14 @@ class Beam:
         self._types.drop_past(alive)
         self._tokens.drop_past(alive)
 
+    def select_contexts(self, contexts: Int64[Tensor, "new"]) -> None:
+        """The contexts become those of these numbers."""
+        for name in ("log_p", "words", "pending", "top", "_vectors"):
+            setattr(self, name, getattr(self, name).index_select(0, contexts))
+        self._integers = self._integers.index_select(1, contexts)
+        self._types.select_contexts(contexts)
+        self._tokens.select_contexts(contexts)
+
     def compact(self) -> None:
         """Forgets nodes that are in no hypothesis' past, where that pays."""
         for context in self._tokens.needs_compaction():

@@ -69,6 +69,7 @@ def score_text(
                 search.look(writes)
                 if compare:
                     right = search.next_log_p().argmax(1, keepdim=True) == now
+                    right &= writes.unsqueeze(1)
                     best.scatter_(1, column, right | best.gather(1, column))
                 search.write(now.squeeze(1))
                 kept = after.gather(1, column)

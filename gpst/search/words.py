@@ -179,6 +179,13 @@ class WordSearch:
             beam.merge(opened, self.sentence_beam)
         beam.compact()
 
+    def select(self, contexts: Int64[Tensor, "new"]) -> None:
+        """The contexts become those of these numbers; the same one may stand several times."""
+        for name in ("words", "last_token", "log_p", "_sentence_start", "_hidden"):
+            setattr(self, name, getattr(self, name).index_select(0, contexts))
+        self.beam.select_contexts(contexts)
+        self._looked = None
+
     def _look_of_now(self) -> _Looked:
         if self._looked is None:
             raise RuntimeError("look() comes before the next token")
