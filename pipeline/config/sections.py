@@ -255,5 +255,5 @@ class EvaluateConfig:
     max_contexts: Count | None = 256
     """Contexts that are evaluated, chosen once; null takes all of them."""
     treebank: PathText | None = None
-    """Gold trees (a tree a line, or a folder of .mrg files) whose spans the induced trees are
-    scored against: eval/f1; null: none."""
+    """Gold trees (a tree a line, or a folder of .mrg or .ptb files) whose spans the induced trees
+    are scored against: eval/f1; null: none."""

@@ -147,9 +147,11 @@ def check_pointers(run: Path, tokenizer: Path, tmp_path: Path, capsys) -> None:
     assert outputs[latest, "surprisal"] != outputs[best, "surprisal"]
     served: list[GPST] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpst.web.server.create_app", served.append)
-        patch.setattr("uvicorn.run", lambda *_, **__: None)
-        assert model_commands.main(["demo", "--model", str(best)]) == 0
+        patch.setattr(
+            "gpst.web.server.create_app", lambda models, limits: served.extend(models.values())
+        )
+        patch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+        assert model_commands.main(["demo", "--model", str(best), "--port", "0"]) == 0
     assert same(served[0].model.state_dict())
     best.write_text("step-000000099\n")
     assert convert.main(["inspect", str(best)]) == 2
