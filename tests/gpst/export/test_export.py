@@ -19,6 +19,7 @@ from gpst.export.huggingface import core_config, export, open_model
 from gpst.model.classifier import Classifier, split_classifier
 from gpst.model.losses import total_loss
 
+gpst.integrations.transformers.register()
 ROWS = [[[5, 9, 17], [200, 3]], [[7, 8, 40, 41, 42]]]
 
 
