@@ -42,10 +42,10 @@ class ModelFolder:
             raise ModelFolderError(f"{self.path / TOKENIZER}: {error}; export again") from error
 
     def weights(self) -> dict[str, Tensor]:
-        """The core model's state dict."""
+        """The core model's state dict, in fp32 whatever is stored."""
         file = self.path / WEIGHTS
         try:
-            stored = load_file(file)
+            stored = {name: tensor.float() for name, tensor in load_file(file).items()}
         except (OSError, SafetensorError) as error:
             raise ModelFolderError(f"{file}: {error}; export the model again") from error
         if isinstance(self.config, GPT2Config):
@@ -132,7 +132,7 @@ def export(
     """Writes a model folder that transformers, `gpst.GPST` and the commands load.
 
     Args:
-        weights: the core model's state dict.
+        weights: the core model's state dict, in the precision that is to be stored.
         tokenizer: folder of tokenizer.json (and tokenizer_config.json).
         end_token: the token that ends a document.
         card: contents of README.md.
@@ -169,6 +169,7 @@ def export(
             values["architectures"] = ["GPSTForSequenceClassification"]
             values["id2label"] = labels
             values["label2id"] = {name: int(k) for k, name in labels.items()}
+    values["dtype"] = str(next(iter(stored.values())).dtype).removeprefix("torch.")
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in stored.items()}
     for name in (TOKENIZER, "tokenizer_config.json"):
         if (source / name).is_file():
@@ -191,7 +192,6 @@ def _gpst_config(config: GPSTConfig, end_token: int | None, final: list[int]) ->
         **own,
         "eos_token_id": end_token,
         "sentence_final_token_ids": final,
-        "dtype": "float32",
     }
 
 
@@ -211,7 +211,6 @@ def _gpt2_config(config: GPT2Config, end_token: int | None) -> dict[str, Any]:
         "attn_pdrop": config.dropout,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": end_token,
-        "dtype": "float32",
     }
 
 

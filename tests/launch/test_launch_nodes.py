@@ -36,6 +36,7 @@ def shards(run_dir: Path) -> int:
     return len(list(list_checkpoints(run_dir / "checkpoints")[-1].glob("*_optim_states.pt")))
 
 
+@pytest.mark.slow
 def test_two_nodes_with_a_hostfile_and_no_ssh(clean_environment, toy_config, tmp_path, free_port):
     hostfile = tmp_path / "hosts"
     hostfile.write_text("nodeA slots=1\nnodeB slots=1\n")
