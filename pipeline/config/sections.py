@@ -166,6 +166,9 @@ class EngineConfig:
     """Parts that recompute their activations in backward: less memory, more time."""
     offload_optimizer: bool = False
     """Keep optimizer states in the host's memory."""
+    timeout_minutes: Positive = 10.0
+    """Longest wait for another rank, in all process groups; DEEPSPEED_TIMEOUT (whole minutes) goes
+    before. A rank that is silent for 40 s ends the run in any case."""
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """Further entries of the DeepSpeed config; they may not contradict the fields above."""
 
