@@ -29,8 +29,8 @@ from hardware import describe
 from data_prep.errors import UsageError
 from data_prep.segment.segmenters import NAMES, Segmenter, get_segmenter
 
-SLOW_BYTES = 2 << 20  # the packages are slow: so much text is enough
-FAST_BYTES = 64 << 20
+SLOW_BYTES = 1 << 19  # the packages are slow: so much text is enough
+FAST_BYTES = 16 << 20
 
 Text = tuple[str, list[int]]  # and where its sentences end, in characters
 Document = list[Text]  # its paragraphs
