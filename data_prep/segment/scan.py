@@ -64,9 +64,7 @@ def is_ellipsis(data, i, end):
 
 @compiled
 def is_dash(data, i, end):
-    """An en or em dash is at i, or a hyphen that stands for one: "--", or alone."""
-    if data[i] == 45:
-        return i + 1 < end and (data[i + 1] == 45 or data[i + 1] == 32)
+    """An en or em dash is at i. After a stop it goes on; a hyphen begins: items, who speaks."""
     return (
         data[i] == 0xE2
         and i + 2 < end

@@ -34,7 +34,9 @@ import pytest
         '"Are you there?" I asked.| "Stop!" Pete said.| “Go …” Hall replied.| "No!"| Pete ran.',
         # smileys close, dashes go on
         "We met, right? :)| It was late. ;-)| You know.| I do :) or not.",
-        "Why me? — because I can.| He left. – Not so fast.| “Never.” - Jane Roe",
+        "Why me? — because I can.| He left. – Not so fast.| “Never.” — Jane Roe",
+        # but a hyphen begins an item, a speaker, or who wrote it
+        "It is so.| - Buy bread.| - buy milk.| -- Posted by Jane",
         # life dates and years
         "Ann (b. May 1950) wed Max (d. 1975), c. 1640 or (m. 1949; div. 1964) later.| Then?",
         # numbers of things and of sections; a reference's number is no sentence
