@@ -33,7 +33,7 @@ $(READY): requirements.lock pyproject.toml Makefile
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null 2>&1 || { \
 		echo "$(VENV) has no pip, and its Python brings none: install python3-venv (apt), or make PYTHON=another; then rm -r $(VENV)" >&2; exit 2; }
 	@echo "Installing requirements.lock into $(VENV): minutes the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.lock $(if $(TORCH),\
+	@bash launch/install.sh $(BIN)/python $(if $(TORCH),\
 		--extra-index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements.lock)+$(TORCH)")
 	@# The packages are found in the checkout itself, from any working directory.
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpst_checkout.pth"

@@ -50,12 +50,14 @@ def _run(argv: Sequence[str]) -> None:
     from pipeline.report.pages import render
     from pipeline.report.pictures import curves, trees
     from pipeline.report.tables import make_tables
+    from pipeline.report.tree_scores import tree_details
 
     quoted = read_paper(options.paper)
     collected = collect(options.runs)
     results, trainings = collected.results, collected.trainings
     tables = [table for table in [overview(results, trainings)] if table.rows]
     tables += make_tables(results, trainings, quoted)
+    tables += [table for table in [tree_details(results)] if table.rows]
     pictures = curves(trainings) | trees(results, trainings)
     about = (
         f"Made from {len(results)} results and {len(trainings)} training runs in "

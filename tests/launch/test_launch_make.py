@@ -34,8 +34,9 @@ def publish(index: Path, version: str, *requirements: str) -> None:
 @pytest.fixture
 def setup(tmp_path):
     """setup("TORCH=cpu", ...) runs `make setup`; torch of the public index requires CUDA."""
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "launch").mkdir()
+    for name in ("Makefile", "pyproject.toml", "launch/install.sh"):
+        shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "requirements.lock").write_text("# a comment\ntorch==2.13.0\n")
     publish(tmp_path / "public", "2.13.0", "gigabytes-of-cuda")
     publish(tmp_path / "cpu", "2.13.0+cpu")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.report.collect import collect
+from pipeline.report.collect import Collected, collect
 from pipeline.report.overview import overview
 from pipeline.report.tables import Cell
+from pipeline.report.tree_scores import tree_details
 
 
 def put(folder: Path, **values: object) -> None:
@@ -17,8 +19,14 @@ def put(folder: Path, **values: object) -> None:
     (folder / "results.json").write_text(json.dumps(values))
 
 
-def f1(sentence: float, corpus: float) -> dict[str, float]:
-    return {"sentence_f1": sentence, "corpus_f1": corpus}
+def f1(sentence: float, corpus: float) -> dict[str, Any]:
+    """A score whose short sentences are 10 points better, without a gold ADVP."""
+    return {
+        "sentence_f1": sentence,
+        "corpus_f1": corpus,
+        "f1_by_length": {"10": sentence + 10, "20": sentence},
+        "recall_by_label": {"NP": sentence - 20, "ADVP": None},
+    }
 
 
 def model(name: str, seed: int) -> str:
@@ -26,7 +34,7 @@ def model(name: str, seed: int) -> str:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> dict[str, dict[str, Cell]]:
+def collected(tmp_path: Path) -> Collected:
     put(
         tmp_path / "perplexity",
         task="perplexity",
@@ -69,8 +77,12 @@ def rows(tmp_path: Path) -> dict[str, dict[str, Cell]]:
             {"model": {"path": model("gpt2", 0)}, "score": None},
         ],
     )
-    found = collect([str(tmp_path)])
-    return overview(found.results, found.trainings).rows
+    return collect([str(tmp_path)])
+
+
+@pytest.fixture
+def rows(collected: Collected) -> dict[str, dict[str, Cell]]:
+    return overview(collected.results, collected.trainings).rows
 
 
 def test_seeds_are_one_row(rows):
@@ -90,7 +102,18 @@ def test_baselines_and_evaluations_have_rows(rows):
     assert rows["old"]["F1 inside"] == Cell(30.0)
 
 
+def test_trees_by_length_and_label(collected):
+    rows = tree_details(collected.results).rows
+    assert rows["gpst, inside"] == {
+        "up to 10 words": Cell(61.0, 1.0, 2),
+        "up to 20 words": Cell(51.0, 1.0, 2),
+        "NP": Cell(31.0, 1.0, 2),
+    }
+    assert set(rows) == {"gpst, inside", "gpst, left to right", "old, inside", "right branching"}
+
+
 def test_without_evaluations_there_is_none(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_second": 3.0}\n')
     found = collect([str(tmp_path)])
     assert not overview(found.results, found.trainings).rows
+    assert not tree_details(found.results).rows
