@@ -26,6 +26,7 @@ import pytest
         "He was born on Jan. 5.| In Feb. he left.",
         "Ça va?| Été comme hiver.| Да.| Нет.",
         "He has a Ph.D. in chemistry.| You and I.| It is so.",
+        "It was I.| Peter left.| Just 12.| Nobody more.| Section 12. Nobody",
         "J. A. Roe, J. I. Doe and E. P. Poe wrote p. 5.| A fish swam.| I saw it.",
         # notes belong to the sentence before them, whether a space stands between or not
         "She learned Japanese. [2]| Following that, she left.[3] [note 4]| He stayed. [sic]| So.",
