@@ -47,7 +47,7 @@ from data_prep.format.manifest import (
     write_manifest,
 )
 from data_prep.format.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
-from data_prep.segment.segmenters import get_segmenter
+from data_prep.segment.segmenters import get_segmenter, segmenter_record
 from data_prep.sources.base import InputFile, Unit, group_into_units
 from data_prep.sources.registry import find_input, get_source
 from data_prep.sources.streams import text_weight
@@ -89,11 +89,11 @@ def build(
     source = get_source(arguments.source)
     # a source whose documents are sentences overrides the segmenter
     arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
-    segmenter = get_segmenter(arguments.segmenter)
+    segmenter = get_segmenter(arguments.segmenter, arguments.language)
     files = find_input(source, inputs, output)
     if files.left_out and options.show_progress:
         print(f"warning: {files.left_out}", file=sys.stderr)
-    values = identity(arguments, files, loaded.sha256)
+    values = identity(arguments, files, loaded.sha256, segmenter.version)
     if claim_output(output, values, files, options.accept_times):
         shutil.rmtree(output / WORK, ignore_errors=True)  # a kill between manifest and clean-up
         return open_dataset(output)
@@ -125,7 +125,7 @@ def build(
             tokens_dtype=dtype_for(loaded.vocab_size),
             tokenizer=tokenizer_record,
             shards=sorted_shards(shards),
-            segmenter={"name": segmenter.name, "version": segmenter.version},
+            segmenter=segmenter_record(segmenter, arguments.language),
             source={"name": source.name, "summary": source.summary},
             arguments={**values, **_input_record(job)},
             counters=_final_counters(records, sum(map(len, dropped.values()))),

@@ -76,7 +76,7 @@ def estimate(
     chosen = get_engine(engine, loaded)
     source = get_source(arguments.source)
     arguments = replace(arguments, segmenter=getattr(source, "segmenter", arguments.segmenter))
-    get_segmenter(arguments.segmenter)
+    get_segmenter(arguments.segmenter, arguments.language)
     files = find_input(source, inputs, output)
     with tempfile.TemporaryDirectory() as folder:
         job = Job(folder, arguments, chosen.name, loaded.end_of_document_token)

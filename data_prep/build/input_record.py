@@ -63,7 +63,7 @@ def _read_record(folder: Path) -> Iterator[InputFile]:
                 yield InputFile(path, num_bytes, modified_ns, bytes.fromhex(ends))
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(
-            f"{folder / NAME} cannot be read ({error}); choose another --output"
+            f"{folder / NAME} cannot be read ({error}); choose another output"
         ) from None
 
 
@@ -75,10 +75,10 @@ def change_since(folder: Path, files: Iterable[InputFile]) -> Change | None:
     while was or now:
         if now is None or (was is not None and was.path < now.path):
             assert was is not None
-            change.add(was.path, "is gone")
+            change.add(was.path, "was in it and is not now")
             was = next(old, None)
         elif was is None or now.path < was.path:
-            change.add(now.path, "is new")
+            change.add(now.path, "was not in it")
             now = next(new, None)
         else:
             _compare(was, now, change)
@@ -105,7 +105,7 @@ def check_unchanged(
     change = change_since(folder, files)
     if change is None or (change.times_only and accept_times):
         return
-    cure = "choose another --output, or remove it"
+    cure = "choose another output, or remove it"
     if change.times_only:
         cure = f"if its text is the same, add --input-changed accept, else {cure}"
     raise UsageError(f"output {output} was built from other input: {change}; {cure}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from data_prep.sources.base import MIB, InputFile
 from data_prep.sources.options import SourceOptions
 
 WORK = ".work"
+VERSION_KEY = "segmenter_version"
 RECORD_KEY = "input_record"
 """Among a manifest's arguments: the sha256 of the record of the input's files."""
 
@@ -29,6 +31,7 @@ class BuildArguments:
     source: str
     options: SourceOptions = field(default_factory=SourceOptions)
     segmenter: str = "fast"
+    language: str = "en"
     max_sentence_tokens: int = 256
     validation_fraction: float = 0.005
     shard_tokens: int = 1 << 28
@@ -72,10 +75,14 @@ class Job:
 
 
 def identity(
-    arguments: BuildArguments, files: Collection[InputFile], tokenizer_sha256: str
+    arguments: BuildArguments,
+    files: Collection[InputFile],
+    tokenizer_sha256: str,
+    segmenter_version: str = "",
 ) -> dict[str, Any]:
     """What makes two builds the same: flat, so that a difference can be named."""
     values = asdict(arguments)
+    values[VERSION_KEY] = segmenter_version
     del values["options"]
     values.update(arguments.options.identity())
     listing, size = hashlib.sha256(), 0
@@ -95,8 +102,9 @@ def claim_output(
 
     accept_times: accept input of which only the modification times have changed.
 
-    Returns True when the dataset in it is complete already. Raises UsageError when it holds
-    something else, or the work of a build with other arguments or other input.
+    Returns True when the dataset in it is complete already; one of another segmenter version stays
+    as it is, with a warning. Raises UsageError when it holds something else, or the work of a build
+    with other arguments, other input or another segmenter version.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -109,18 +117,34 @@ def claim_output(
     if complete or record.exists():
         earlier = dict(read_manifest(output).arguments) if complete else _read_job(record)
         earlier.pop(RECORD_KEY, None)
+        earlier = _with_later_keys(earlier, values)
         check_unchanged(output, output if complete else record.parent, files, accept_times)
+        if complete and earlier[VERSION_KEY] != values[VERSION_KEY]:
+            print(
+                f"warning: the sentences of {output} are those of version {earlier[VERSION_KEY]} of"
+                f" the segmenter {values['segmenter']}, not {values[VERSION_KEY]}; to build it"
+                " again, remove it",
+                file=sys.stderr,
+            )
+            earlier[VERSION_KEY] = values[VERSION_KEY]
         check_same(output, earlier, values)
         return complete
     others = sorted(p.name for p in output.iterdir() if p.name != WORK)
     if others:
         raise UsageError(
-            f"output {output} is not empty ({others[0]}) and not a dataset; choose another --output"
+            f"output {output} is not empty ({others[0]}) and not a dataset; choose another output"
         )
     record.parent.mkdir(exist_ok=True)
     write_record(record.parent, files)
     write_atomically(record, json.dumps(values, indent=1, sort_keys=True).encode())
     return False
+
+
+def _with_later_keys(earlier: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an earlier build, with what versions of that time did not store."""
+    known = {"fast": "1"}  # of packages it is not known
+    version = known.get(earlier.get("segmenter", ""), values[VERSION_KEY])
+    return {"language": "en", VERSION_KEY: version} | earlier
 
 
 def _read_job(record: Path) -> dict[str, Any]:
@@ -136,10 +160,10 @@ def check_same(output: Path, earlier: dict[str, Any], values: dict[str, Any]) ->
             was, now = (str(v.get(name)).rpartition(", ")[0] for v in (earlier, values))
             differ = f"{was}, not {now}" if was != now else f"{now}, but other paths or sizes"
             raise UsageError(
-                f"output {output} was built from other input: {differ}; choose another --output,"
+                f"output {output} was built from other input: {differ}; choose another output,"
                 " or remove it"
             )
         raise UsageError(
             f"output {output} was built with {name.replace('_', '-')} {earlier.get(name)!r}, not"
-            f" {values.get(name)!r}; choose another --output, or remove it"
+            f" {values.get(name)!r}; choose another output, or remove it"
         )

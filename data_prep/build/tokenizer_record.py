@@ -50,6 +50,6 @@ def is_trained(
     except (OSError, ValueError, TypeError):
         raise UsageError(
             f"output {output} holds a tokenizer already, and no readable {RECORD} that says of"
-            " what; choose another --output, or remove it"
+            " what; choose another output, or remove it"
         ) from None
     return (output / "tokenizer_config.json").exists()  # it is written last

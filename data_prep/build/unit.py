@@ -82,7 +82,7 @@ def _encoder(job: Job) -> Encoder:
     else:
         loaded = load_tokenizer(job.tokenizer, end_of_document=job.end_of_document)
         engine = get_engine(job.engine, loaded)
-    segmenter = get_segmenter(job.arguments.segmenter)
+    segmenter = get_segmenter(job.arguments.segmenter, job.arguments.language)
     encoder = Encoder(loaded, engine, segmenter, job.arguments.max_sentence_tokens)
     trim_heap()
     return encoder

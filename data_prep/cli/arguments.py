@@ -76,6 +76,11 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--segmenter", default="fast", help="sentence segmenter (default: fast)")
     group.add_argument(
+        "--language", default="en", metavar="CODE",
+        help="whose abbreviations the segmenter knows: ar de en es fr hi it ja nl pt ru zh; und: of"
+        " no language (default: en)",
+    )  # fmt: skip
+    group.add_argument(
         "--max-sentence-tokens", type=_count, default=256, metavar="N",
         help="longer sentences are cut at word starts (default: 256)",
     )  # fmt: skip

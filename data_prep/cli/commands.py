@@ -56,6 +56,7 @@ def _build(options: Namespace, runner: Runner | None) -> int:
         source=options.source,
         options=SourceOptions.from_arguments(options),
         segmenter=options.segmenter,
+        language=options.language,
         max_sentence_tokens=options.max_sentence_tokens,
         validation_fraction=options.validation_fraction,
         shard_tokens=options.shard_tokens,

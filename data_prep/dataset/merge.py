@@ -120,7 +120,7 @@ def _make_empty(output: Path) -> None:
     except OSError as error:
         raise UsageError(f"output {output} cannot be made: {error.strerror}") from None
     if any(output.iterdir()):
-        raise UsageError(f"output {output} is not empty; choose another --output, or remove it")
+        raise UsageError(f"output {output} is not empty; choose another output, or remove it")
 
 
 def _copy_shards(

@@ -41,13 +41,15 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"| source | {source.get('name')}: {source.get('summary', '')} |".replace(" | or", " or")
     segmenter = manifest.segmenter
     yield f"| sentences | {segmenter.get('name')}, version {segmenter.get('version', '-')} |"
+    if "language" in segmenter:
+        yield f"| language of the sentences | {segmenter['language']} |"
     yield f"| tokenizer | {tokenizer.name} ({tokenizer.kind}), {manifest.vocab_size:,} tokens |"
     yield f"| tokenizer.json | sha256 `{tokenizer.sha256}` |"
     yield f"| stored as | {manifest.tokens_dtype} |"
     yield f"| id that starts a sequence | {tokenizer.bos_id} |"
     yield f"| id that ends a document | {tokenizer.end_of_document_id} |"
     for name, value in sorted(manifest.arguments.items()):
-        if name not in ("tokenizer", "source", "segmenter"):
+        if name not in ("tokenizer", "source", "segmenter", "segmenter_version", "language"):
             yield f"| {name.replace('_', '-')} | {value} |"
     yield ""
     yield "A document ends with a sentence of one token, that id."

@@ -1,14 +1,17 @@
-"""The default segmenter: the rules of ``data_prep.segment.rules`` and their tables."""
+"""The default segmenter: the rules of ``cut``, ``rules``, ``lines``, ``wide``, and their tables."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
-from data_prep.segment.abbreviations import word_table
-from data_prep.segment.rules import cut_documents
+from data_prep.segment.cut import cut_documents
+from data_prep.segment.languages import LANGUAGES
 from data_prep.segment.scan import CLOSER, DIGIT, LOWER, OPENER, SPACE, STOP, UPPER
+from data_prep.segment.words import word_table
 
-VERSION = 1
+VERSION = 2
 
 
 def _byte_classes() -> np.ndarray:
@@ -16,7 +19,7 @@ def _byte_classes() -> np.ndarray:
     groups = ((SPACE, b" \t\n\r"), (STOP, b".!?"), (CLOSER, b")]}"), (OPENER, b"([{"))
     for group, members in groups:
         table[list(members)] = group
-    table[list(b"\"'*_`")] = CLOSER  # these open as well: see next_word
+    table[list(b"\"'*_`")] = CLOSER  # these open as well: see scan.next_word
     table[ord("A") : ord("Z") + 1] = UPPER
     table[ord("a") : ord("z") + 1] = LOWER
     table[ord("0") : ord("9") + 1] = DIGIT
@@ -24,7 +27,11 @@ def _byte_classes() -> np.ndarray:
 
 
 BYTE_CLASS = _byte_classes()
-WORD_TABLE = word_table()
+
+
+@cache
+def _words(language: str) -> np.ndarray:
+    return word_table(LANGUAGES[language])
 
 
 class FastSegmenter:
@@ -33,10 +40,13 @@ class FastSegmenter:
     name = "fast"
     version = str(VERSION)
 
+    def __init__(self, language: str = "en"):
+        self._words = _words(language)
+
     def cut(self, data: np.ndarray, document_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cut documents into sentences; see ``Segmenter.cut``."""
         # a sentence takes at least a byte and the white space before the next one
         out = np.empty(len(data) // 2 + len(document_ends) + 1, np.int64)
         sentences = np.empty(len(document_ends), np.int64)
-        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, WORD_TABLE)
+        count = cut_documents(data, document_ends, out, sentences, BYTE_CLASS, self._words)
         return out[:count].copy(), sentences

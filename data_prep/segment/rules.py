@@ -1,53 +1,69 @@
-"""The rules of the default segmenter over UTF-8 bytes, compiled; linear time on any input.
+"""The rules of the default segmenter at stops, compiled; each looks at a bounded number of bytes.
 
-A cut is considered at a stop (``. ! ?`` and the ellipsis, with the quotes and brackets that close
-after it) before white space, and at line ends. Every cut falls right before white space.
+A stop is ``. ! ?`` or the ellipsis, with the quotes, brackets, smileys and notes that follow it.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from data_prep.segment.abbreviations import LATIN, MAYBE, NUMBERED, TITLE, look_up
 from data_prep.segment.scan import (
     CLOSER,
     DIGIT,
     LOWER,
     NOTHING,
     OPENER,
+    OTHER,
     SPACE,
-    STOP,
     UPPER,
-    is_ellipsis,
+    is_dash,
     kind_of_letter,
     next_word,
-    skip_stops,
+    skip_spaces,
 )
-from gpst.jit.compiled import compiled
+from data_prep.segment.words import (
+    ENDING,
+    GOES_ON,
+    LABEL,
+    LATIN,
+    MAYBE,
+    NUMBERED,
+    PRONOUN,
+    SAYING,
+    STARTER,
+    TABLE_SIZE,
+    TITLE,
+    look_up,
+)
+from gpst.jit.compiled import compiled_uncounted as compiled
 
-LONGEST_WORD = 24  # bytes looked at before a stop, so that a scan back is bounded
-# wrapped text: a line of this length (bytes) without a stop probably goes on in the next one
-WRAP_MIN, WRAP_MAX = 50, 120
-BLOCK = 32  # bytes looked at at a time
+LONGEST_WORD = 24  # bytes looked at before and after a stop, so that scans are bounded
+LONGEST_LISTED = 12  # bytes; no abbreviation is longer
 
 
 @compiled
-def _is_starter(data, i, end, classes, table):
-    """The word at i often starts sentences."""
+def _word_at(data, i, end, classes, table):
+    """(end, roles) of the word at i; see ``words``."""
     value, first = 2166136261, i
     while i < end and i - first < LONGEST_WORD:
         byte = data[i]
         kind = classes[byte]
         if kind == UPPER:
             byte += 32
-        elif kind != LOWER:
+        elif kind != LOWER and (byte < 0xC3 or byte == 0xE2) and (byte < 0x80 or byte >= 0xC0):
             break
         value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
         i += 1
-    if i == first + 1 and data[first] != 73 and data[first] != 65:  # a letter alone, not I or A
-        return False
+    if i - first <= 2 and _is_letter_alone(data, first, i, end):
+        return i, 0
     slot = look_up(table, value)
-    return slot >= 0 and table[slot, 2] == 1
+    return i, (table[slot, 2] if slot >= 0 else 0)
+
+
+@compiled
+def _is_letter_alone(data, first, after, end):
+    """One letter with a stop, as in J. A. Roe; or a Latin one that is no word (not I, A, i)."""
+    if after < end and data[after] == 46:
+        return after == first + 1 or data[first] >= 0x80
+    return after == first + 1 and data[first] != 73 and data[first] != 65 and data[first] != 105
 
 
 @compiled
@@ -67,6 +83,8 @@ def _word_before(data, start, stop, classes, table):
         first -= 1
     if stop - first >= LONGEST_WORD:
         return first, -1, False
+    if stop - first > LONGEST_LISTED:
+        return first, 0, False
     value, inner = 2166136261, False
     for i in range(first, stop):
         byte = data[i]
@@ -79,44 +97,26 @@ def _word_before(data, start, stop, classes, table):
 
 
 @compiled
-def _is_list_number(data, start, first, stop, classes):
-    """The word before a stop is a number or a letter that opens a sentence: "1. Preheat it"."""
+def _is_list_number(data, start, first, stop, classes, table):
+    """The word before a stop numbers what follows: "1. Preheat it", "2.1. Method", "Figure 1."."""
+    length = stop - first
+    if length == 0 or length > 6:
+        return False
+    i = first
+    while i < stop and (classes[data[i]] == DIGIT or data[i] == 46):
+        i += 1
+    if i < stop:
+        if length > 1:
+            return False
+    elif length > 3 and data[first + 1] != 46:
+        return False
     i = start
     while i < first and classes[data[i]] in (SPACE, OPENER):
         i += 1
-    if i < first or stop == first or stop - first > 3:
-        return False
-    while i < stop and classes[data[i]] == DIGIT:
-        i += 1
-    return i == stop or stop - first == 1
-
-
-@compiled
-def _dot_ends(data, start, stop, after, end, closed, classes, table):
-    """Whether a single stop at ``stop``, with white space at ``after``, ends a sentence."""
-    kind, place, opened = next_word(data, after, end, classes)
-    if kind == NOTHING:
+    if i == first:
         return True
-    if data[place] in (44, 58, 59):  # , : ; cannot start a sentence (smileys neither)
-        return False
-    first, group, inner = _word_before(data, start, stop, classes, table)
-    if _is_list_number(data, start, first, stop, classes):
-        return False
-    if group == LATIN or (group == TITLE and not closed):
-        return False
-    starter = kind == UPPER and _is_starter(data, place, end, classes, table)
-    if group == NUMBERED and not closed:
-        if kind == DIGIT:
-            return False
-        return kind == UPPER or opened
-    length = stop - first
-    if length == 1 and classes[data[first]] == UPPER and not closed:
-        return starter or data[first] == 73
-    if group == MAYBE or (inner and group == 0 and _is_acronym(data, first, stop, classes)):
-        return starter
-    if kind == LOWER:
-        return not closed and not opened and length > 3 and group == 0 and not inner
-    return True
+    after, roles = _word_at(data, i, first, classes, table)
+    return roles & LABEL != 0 and skip_spaces(data, after, first, classes) == first
 
 
 @compiled
@@ -131,120 +131,95 @@ def _is_acronym(data, first, stop, classes):
 
 
 @compiled
-def _run_ends(data, dots, strong, closed, after, end, classes):
-    """Whether a run with ! or ?, or an ellipsis, ends a sentence."""
-    kind, place, _ = next_word(data, after, end, classes)
+def _is_number(data, first, stop):
+    while first < stop and 48 <= data[first] <= 57:
+        first += 1
+    return first == stop
+
+
+@compiled
+def _cannot_start(data, place, end):
+    """What is at ``place`` belongs to what is before it: , : ; or a dash; not the quote ,,."""
+    if data[place] == 44:
+        return place + 1 >= end or data[place + 1] != 44
+    return data[place] in (58, 59) or is_dash(data, place, end)
+
+
+@compiled
+def _dot_ends(data, start, stop, after, end, closed, classes, table):
+    """Whether a single stop at ``stop``, with white space at ``after``, ends a sentence."""
+    kind, place, opened = next_word(data, after, end, classes)
     if kind == NOTHING:
         return True
-    if data[place] in (44, 58, 59):  # , : ; cannot start a sentence (smileys neither)
+    if _cannot_start(data, place, end):
         return False
-    if strong:
-        return kind != LOWER or not closed
-    return kind == UPPER
-
-
-@compiled
-def _line_ends(data, line, i, end, classes):
-    """Whether the line break at i ends a sentence. ``line`` is where the line starts.
-
-    A blank line always does; so does a line that is too short or too long to be wrapped text,
-    unless the next one starts with a small letter.
-    """
-    j = i + 1
-    while j < end and classes[data[j]] == SPACE:
-        if data[j] == 10:
-            return True
-        j += 1
-    if j >= end:
+    first, group, inner = _word_before(data, start, stop, classes, table)
+    if _is_list_number(data, start, first, stop, classes, table):
         return False
-    kind = kind_of_letter(data, j, end, classes)
+    if group == LATIN or (group == TITLE and not closed):
+        return False
+    length = stop - first
+    letter = OTHER
+    if length == 1 or (length == 2 and data[first] >= 0x80):
+        letter = kind_of_letter(data, first, stop, classes)
+    if group == NUMBERED and not closed and letter != UPPER:  # (p. 5), but J. P. Roe
+        if kind == DIGIT:
+            return False
+        return kind == UPPER or opened
+    if group == ENDING:
+        return kind != LOWER
+    if length > 3 and group == 0 and not inner and kind != LOWER:
+        return True
+    roles = _word_at(data, place, end, classes, table)[1] if kind in (UPPER, LOWER) else 0
+    starter = roles & STARTER != 0
+    if table[TABLE_SIZE, 1] and length <= 2 and kind == UPPER and _is_number(data, first, stop):
+        return starter
+    if not closed and group in (0, NUMBERED):
+        if letter == UPPER:
+            is_i = data[first] == 73 and (first < start + 2 or data[first - 2] != 46)  # not J. I.
+            return kind == UPPER and (starter or is_i)
+        if letter == LOWER:  # (b. May 1950), c. 1640; plan b. The
+            return kind == UPPER and starter and roles & GOES_ON == 0
+    if group == MAYBE or (inner and group == 0 and _is_acronym(data, first, stop, classes)):
+        return kind == UPPER and starter
     if kind == LOWER:
-        return False
-    length = i - line
-    return length < WRAP_MIN or length > WRAP_MAX
+        if closed or group != 0 or inner:
+            return False
+        return length > 3 or starter
+    return True
 
 
 @compiled
-def _stop_ends(data, start, i, after, dots, strong, closed, end, classes, table):
-    """Whether the sentence from ``start`` ends with the stops from i to ``after``."""
-    if after >= end or classes[data[after]] != SPACE:
+def _is_said(data, place, end, classes, table):
+    """Who speaks follows a quotation: "Why?" he asked. "Stop!" Pete said."""
+    after, roles = _word_at(data, place, end, classes, table)
+    if roles & SAYING:
+        return True
+    if (roles & STARTER and roles & PRONOUN == 0) or after + 1 >= end or data[after] != 32:
         return False
+    return _word_at(data, after + 1, end, classes, table)[1] & SAYING != 0
+
+
+@compiled
+def _run_ends(data, strong, closed, after, end, classes, table):
+    """Whether a run with ! or ?, or an ellipsis, ends a sentence."""
+    kind, place, opened = next_word(data, after, end, classes)
+    if kind == NOTHING:
+        return True
+    if _cannot_start(data, place, end):
+        return False
+    if closed and not opened and kind == UPPER and _is_said(data, place, end, classes, table):
+        return False
+    if not strong:
+        return kind == UPPER
+    if kind != LOWER:
+        return True
+    return not closed and _word_at(data, place, end, classes, table)[1] & GOES_ON == 0
+
+
+@compiled
+def stop_ends(data, start, i, after, dots, strong, closed, end, classes, table):
+    """Whether the sentence from ``start`` ends with the stops from i to ``after``."""
     if dots == 1 and not strong:
         return _dot_ends(data, start, i, after, end, closed, classes, table)
-    return _run_ends(data, dots, strong, closed, after, end, classes)
-
-
-@compiled
-def _is_pause(byte):
-    """Stops, line ends, and the first byte of the ellipsis."""
-    return (byte == 46) | (byte == 33) | (byte == 63) | (byte == 10) | (byte == 0xE2)
-
-
-@compiled
-def _next_pause(data, i, end):
-    """The first place from i on where the rules look closer, or the end."""
-    while i + BLOCK <= end:  # without an exit inside, so that it becomes vector code
-        part, found = data[i : i + BLOCK], np.uint8(0)
-        for k in range(BLOCK):
-            found |= np.uint8(_is_pause(part[k]))
-        if found:
-            break
-        i += BLOCK
-    while i < end and not _is_pause(data[i]):
-        i += 1
-    return i
-
-
-@compiled
-def cut_document(data, start, end, out, count, classes, table):
-    """Append the sentence ends of data[start:end] to ``out`` from place ``count`` on.
-
-    Returns the new count. The document's own end is always the last one.
-    """
-    first = count
-    last = line = i = start  # starts of the open sentence and of the line; the place looked at
-    seen = False  # the open sentence has something but white space
-    while i < end:
-        if not seen:
-            while i < end and classes[data[i]] == SPACE:
-                i += 1
-                if data[i - 1] == 10:
-                    line = i
-            seen = i < end
-        i = _next_pause(data, i, end)
-        if i == end:
-            break
-        if data[i] == 10:
-            if _line_ends(data, line, i, end, classes):
-                cut = i
-                while classes[data[cut - 1]] == SPACE:  # the white space at the line's end
-                    cut -= 1
-                out[count] = last = cut
-                count += 1
-                seen = False
-            i += 1
-            line = i
-        elif classes[data[i]] == STOP or is_ellipsis(data, i, end):
-            after, dots, strong, closed = skip_stops(data, i, end, classes)
-            if _stop_ends(data, last, i, after, dots, strong, closed, end, classes, table):
-                out[count] = last = after
-                count += 1
-                seen = False
-            i = after
-        else:
-            i += 1
-    if seen or count == first:
-        count += 1
-    out[count - 1] = end
-    return count
-
-
-@compiled
-def cut_documents(data, document_ends, out, sentences, classes, table):
-    """``cut_document`` for each document; ``sentences`` (D,) gets their ends in sentences."""
-    count = start = 0
-    for d in range(len(document_ends)):
-        count = cut_document(data, start, document_ends[d], out, count, classes, table)
-        start = document_ends[d]
-        sentences[d] = count
-    return count
+    return _run_ends(data, strong, closed, after, end, classes, table)

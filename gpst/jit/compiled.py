@@ -92,6 +92,15 @@ def interpreted(wanted: bool) -> Iterator[None]:
         Compiled.interpreted = False
 
 
+def compiled_uncounted(function: Callable[..., Any]) -> Any:
+    """``compiled`` for a function that makes no array, without numba's counting of references.
+
+    A small function that is called for every word spends more time on the counts of the arrays
+    that it gets than on its work.
+    """
+    return compiled(function, _nrt=False)
+
+
 def _package_of(function: Callable[..., Any]) -> Path:
     """The folder of the function's top package: gpst, data_prep, pipeline; of a wheel all gpst."""
     package = sys.modules[function.__module__.partition(".")[0]]

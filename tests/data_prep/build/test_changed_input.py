@@ -70,7 +70,7 @@ def test_the_same_input_goes_on_silently(prepare, begun):
 @pytest.mark.parametrize("place", [0, END_BYTES - 1, len(LONG) - END_BYTES, len(LONG) - 1])
 def test_an_edit_at_an_end_that_keeps_the_size(prepare, begun, corpus, place):
     edit(corpus / "long.txt", place, b"#", touch=False)
-    message = f"long.txt has other contents of the same {len(LONG)} bytes; choose another --output"
+    message = f"long.txt has other contents of the same {len(LONG)} bytes; choose another output"
     refused(prepare(), message)
     refused(prepare("--input-changed", "accept"), message)
 
@@ -91,11 +91,11 @@ def test_a_copy_or_a_touch_can_be_accepted(prepare, begun, corpus):
 def test_another_size_a_new_and_a_missing_file(prepare, begun, corpus):
     size = (corpus / "03.txt").stat().st_size
     (corpus / "03.txt").write_text("Short.")
-    refused(prepare(), f"03.txt had {size} bytes and has 6; choose another --output")
+    refused(prepare(), f"03.txt had {size} bytes and has 6; choose another output")
     (corpus / "02b.txt").write_text("New.")
-    refused(prepare(), "02b.txt is new (and 1 more); choose")
+    refused(prepare(), "02b.txt was not in it (and 1 more); choose")
     (corpus / "01.txt").unlink()
-    refused(prepare(), "01.txt is gone (and 2 more); choose")
+    refused(prepare(), "01.txt was in it and is not now (and 2 more); choose")
 
 
 def test_a_build_of_an_earlier_version_says_what_is_not_known(prepare, begun, corpus):
@@ -110,6 +110,26 @@ def test_a_build_of_an_earlier_version_says_what_is_not_known(prepare, begun, co
     code, _, error = prepare()
     assert code == 2
     assert "was built from other input: 13 files" in error
+
+
+def test_sentences_of_an_earlier_segmenter_are_not_mixed_in(prepare, begun):
+    """A build of the first version stored no version: finished it stays, unfinished it ends."""
+    complete = (begun / "manifest.json").exists()
+    path = begun / "manifest.json" if complete else begun / ".work" / "job.json"
+    values = json.loads(path.read_text())
+    arguments = values["arguments"] if complete else values
+    del arguments["segmenter_version"], arguments["language"]
+    path.write_text(json.dumps(values))
+    code, _, error = prepare()
+    if complete:
+        warning = f"warning: the sentences of {begun} are those of version 1 of the segmenter fast"
+        assert (code, error.startswith(warning)) == (0, True)
+        assert json.loads(path.read_text()) == values
+    else:
+        cure = "not '2'; choose another output, or remove it"
+        assert (code, f"built with segmenter-version '1', {cure}" in error) == (2, True)
+    code, _, error = prepare("--language", "de")
+    assert (code, "built with language 'en', not 'de'" in error) == (2, True)
 
 
 def test_the_record_is_in_the_manifest_and_verified(prepare, run, tmp_path):

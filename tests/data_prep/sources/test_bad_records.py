@@ -126,7 +126,7 @@ def test_a_segmenter_that_panics_on_a_paragraph(tmp_path, bpe_path, monkeypatch)
         return [8, len(text)]
 
     segmenter = OptionalSegmenter("punkt", "0", ends_of)
-    monkeypatch.setattr("data_prep.build.unit.get_segmenter", lambda name: segmenter)
+    monkeypatch.setattr("data_prep.build.unit.get_segmenter", lambda name, language: segmenter)
     (tmp_path / "a.txt").write_text("It is a. The end.\n\nA bad. One.\n\nIt is a. The end.")
     arguments = BuildArguments(source="text", segmenter="punkt", validation_fraction=0.0)
     dataset = build([str(tmp_path / "a.txt")], bpe_path, tmp_path / "out", arguments)
@@ -145,3 +145,10 @@ def test_an_interrupt_in_a_segmenter_is_one():
     with pytest.raises(KeyboardInterrupt):
         OptionalSegmenter("punkt", "0", ends_of).cut(data, np.array([3]))
     assert get_segmenter("fast").cut(data, np.array([3]))[0].tolist() == [3]
+
+
+def test_json_lines_after_a_byte_order_mark(tmp_path, read):
+    (tmp_path / "x.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "One."}\n{"text": "Two."}\n')
+    documents, recorder = read("jsonl", [tmp_path])
+    assert documents == ["One.", "Two."]
+    assert not recorder.quarantine

@@ -137,13 +137,13 @@ print(get_segmenter("fast").cut(np.frombuffer(text, np.uint8), np.array([len(tex
             "backwards = -scores[::-1]",
         ),
         (
-            "data_prep/segment/abbreviations.py",
+            "data_prep/segment/words.py",
             SEGMENT,
             "            return slot\n",
             "            break\n",
         ),
     ],
-    ids=["merge.py", "abbreviations.py"],
+    ids=["merge.py", "words.py"],
 )
 def test_an_edited_file_is_in_force(edited, code, old, new, tmp_path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
