@@ -135,7 +135,8 @@ class _Outside(torch.autograd.Function):
             if use_triton(vectors):
                 from gpst.kernels.gpu.segments import segment_mix
 
-                mixed, w = segment_mix(vectors, scores, _offsets(child, size))[::2]
+                mix = segment_mix(vectors, scores, _offsets(child, size))
+                mixed, w = mix.values, mix.weights
             else:
                 w = segment_softmax(scores, child, size)
                 mixed = torch.zeros(size, table.shape[1], dtype=exact, device=table.device)
