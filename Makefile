@@ -12,12 +12,13 @@ READY := $(VENV)/.ready$(TORCH)
 # What requirements.lock holds of pyproject.toml: all but wandb.
 EXTRAS := fast segmenters mpi demo eval web tasks docs dev
 
-.PHONY: help setup demo miniature test test-slow test-lowest lock soak docs lint format clean
+.PHONY: help setup demo miniature test test-slow test-cluster test-lowest lock soak docs lint format clean
 help:
 	@echo "make demo       from raw text to a trained model that parses and writes (INPUT=path for your own text)"
 	@echo "make miniature  the paper's claims at a thousandth of its text: hours, resumable (INPUT= TREES= SUITES=)"
 	@echo "make test       set up and run the tests       make test-slow  the long ones too"
 	@echo "make TORCH=cpu demo, make TORCH=cpu test: without the gigabytes of CUDA"
+	@echo "make test-cluster  several machines with ssh, Slurm and MPI, simulated on this one (root)"
 	@echo "make test-lowest  the tests with every package at the lowest version that pyproject.toml allows"
 	@echo "make lock       write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)"
 	@echo "make soak       train, killed at random: must end as an undisturbed run"
@@ -50,7 +51,12 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not cluster"
+
+# Real ssh, Slurm and MPI between machines that are namespaces of this one: root, and Debian's packages, which
+# it names and does not install.
+test-cluster: $(READY)
+	$(BIN)/python -m pytest -rs tests/cluster tests/pipeline/distributed/test_scale.py -m ""
 
 # A checkout of its own in .lowest, whose requirements.lock has every lower bound of pyproject.toml.
 test-lowest: $(READY)

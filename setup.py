@@ -24,7 +24,7 @@ RENAMED = [  # every pattern keeps the number of lines, and leaves alone what it
 ]
 SHIPPED = {f"gpst.pipeline.shipped.{name}": name for name in ("configs", "launch")}
 MOVED = {"gpst.pipeline": "pipeline", "gpst.data_prep": "data_prep", **SHIPPED}
-OF_CHECKOUT = ["demo.sh", "miniature.sh", "typed.bash"]  # `make demo`, `make miniature`
+OF_CHECKOUT = ["demo.sh", "demo_model.sh", "install.sh", "miniature.sh", "typed.bash"]  # of make
 EDITABLE = "editable_wheel" in sys.argv
 
 

@@ -53,14 +53,10 @@ def build_data() -> None:
     assert package is not None
     assert package.submodule_search_locations is not None
     speeches = str(Path(package.submodule_search_locations[0]) / "data" / "speeches")
-    source = ["--source", "text", "--input", speeches]
-    tokenizer = f"{DATA}-tokenizer"
-    for command in (
-        ["tokenizer", *source, "--vocab-size", "1024", "--output", tokenizer],
-        ["build", *source, "--tokenizer", tokenizer, "--output", str(DATA),
-         "--validation-fraction", "0.05"],
-    ):  # fmt: skip
-        subprocess.run([sys.executable, "-m", "data_prep", *command], cwd=ROOT, check=True)
+    command = ["build", "--source", "text", "--input", speeches, "--output", str(DATA)]
+    command += ["--tokenizer", str(ROOT / "launch" / "demo_model" / "gpst")]
+    command += ["--validation-fraction", "0.05"]
+    subprocess.run([sys.executable, "-m", "data_prep", *command], cwd=ROOT, check=True)
 
 
 def start(run_dir: Path, overrides: list[str]) -> list[subprocess.Popen[bytes]]:

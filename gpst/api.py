@@ -15,7 +15,7 @@ from gpst.export.errors import ModelFolderError
 from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.device import usable_device
 from gpst.model.gpst import GPSTModel
-from gpst.search.batches import batches, in_order, search_batches
+from gpst.search.batches import batches, in_order, score_batches, search_batches
 from gpst.search.generate import Generation, generate
 from gpst.search.induced import inside_parse
 from gpst.search.precision import multiply_in
@@ -137,7 +137,7 @@ class GPST:
         Raises:
             ValueError: an empty sentence, one longer than the model's context, unknown method.
         """
-        sentences = [self._sentence(text) for text in texts]
+        sentences = [self.sentence(text) for text in texts]
         if method == "inside":
             return self._parse_inside(sentences, on_done)
         if method != "left-to-right":
@@ -154,7 +154,8 @@ class GPST:
             ParsedSentence(s.words, p.trees[0].contract(s.word_of_token), p.log_p) for s, p in best
         ]
 
-    def _sentence(self, text: str) -> Sentence:
+    def sentence(self, text: str) -> Sentence:
+        """Words and tokens; raises ValueError where there are none, or more than a context has."""
         sentence = self.codec.sentence(text)
         check_length("sentence", [sentence], self.model.config.max_context_tokens)
         return sentence
@@ -175,7 +176,7 @@ class GPST:
 
     def embed(self, text: str) -> list[Constituent]:
         """The constituents of a sentence's induced tree, words included, in post-order."""
-        sentence = self._sentence(text)
+        sentence = self.sentence(text)
         [parse] = inside_parse(self.model, [sentence.tokens], [sentence.inside_word])
         words = sentence.word_of_token
         vectors = parse.vectors.float().cpu().numpy()
@@ -190,7 +191,9 @@ class GPST:
         return constituents
 
     def surprisal(self, text: str | Sequence[str], *, beam: int = 20) -> list[WordSurprisal]:
-        """The surprisal of each word of a text, by word-level search.
+        """-log2 p(word | words before it) of each word of a text, trees summed over the beam.
+
+        The first word of a further sentence also pays for the end of the sentence before it.
 
         Args:
             text: a text, read as the beginning of a document, whose sentences are found by simple
@@ -231,8 +234,8 @@ class GPST:
         for text in texts:
             check_length("text", text, self.model.config.max_context_tokens)
         contexts = [[s.tokens for s in text] for text in texts]
-        results = in_order(search_batches(self.model, contexts, beam=beam), on_done)
-        bits = [iter(result.surprisals.tolist()) for result in results]
+        scores = in_order(score_batches(self.model, contexts, beam=beam), on_done)
+        bits = [iter(score.surprisals.tolist()) for score in scores]
         return [[_word_surprisals(s, b) for s in text] for text, b in zip(texts, bits, strict=True)]
 
     def generate(
@@ -282,14 +285,10 @@ class GPST:
 
     def _generated(self, one: Generation) -> GeneratedText:
         sentences = [
-            ParsedSentence([self._piece(token) for token in tokens], tree)
+            ParsedSentence([self.codec.piece(token)[0] for token in tokens], tree)
             for tokens, tree in zip(one.sentences, one.trees, strict=True)
         ]
         return GeneratedText(self.codec.decode(one.tokens), sentences, one.log_p)
-
-    def _piece(self, token: int) -> str:
-        text = self.codec.decode([token]).strip()
-        return text or (self.codec.tokenizer.id_to_token(token) or str(token)).strip("ĠĊ") or "_"
 
 
 def _word_surprisals(sentence: Sentence, bits: Iterator[float]) -> list[WordSurprisal]:

@@ -36,6 +36,23 @@ class BatchCounts:
 
 
 @dataclass(frozen=True)
+class LabelledCounts(BatchCounts):
+    """Of a part of the tokens, and of the sentences that they lie in."""
+
+    of_splits: int = 0
+
+    @property
+    def actions(self) -> int:
+        """GEN of the tokens, and COMP of the sentences."""
+        return self.tokens + self.of_splits
+
+    @property
+    def splits(self) -> int:
+        """Internal nodes of the sentences' trees."""
+        return self.of_splits
+
+
+@dataclass(frozen=True)
 class ContextBatch:
     """Contexts one after another, each made of whole sentences.
 
@@ -50,6 +67,8 @@ class ContextBatch:
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
         boundary_scores: (N,) scores that order the chart of training in place of the parser's, as
             those of gpst/chart/phrase_edges.py; stays on the CPU. None: the parser's do.
+        labelled: (N,) tokens that have losses; trees have them where a token of the sentence has;
+            stays on the CPU. None: all.
 
     Raises:
         ValueError: they do not describe the same batch.
@@ -61,6 +80,7 @@ class ContextBatch:
     inside_word: np.ndarray | None = field(default=None, kw_only=True)
     atoms: AtomRule = field(default="constrain_tree", kw_only=True)
     boundary_scores: np.ndarray | None = field(default=None, kw_only=True)
+    labelled: np.ndarray | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         sentences, contexts = self.sentence_ends, self.context_ends
@@ -73,7 +93,7 @@ class ContextBatch:
                 f"{self.tokens.numel()} tokens, {len(sentences)} sentences: the last sentence ends "
                 f"at token {sentences[-1]} and the last context at sentence {contexts[-1]}"
             )
-        for name in ("inside_word", "boundary_scores"):
+        for name in ("inside_word", "boundary_scores", "labelled"):
             array = getattr(self, name)
             if array is not None and array.shape != (self.tokens.numel(),):
                 raise ValueError(f"{name} is {array.shape} of {self.tokens.numel()} tokens")
@@ -114,7 +134,23 @@ class ContextBatch:
 
     @cached_property
     def counts(self) -> BatchCounts:
-        return BatchCounts(self.num_tokens, self.num_sentences)
+        if self.labelled is None:
+            return BatchCounts(self.num_tokens, self.num_sentences)
+        lengths = self.sentence_lengths[self.labelled_sentences]
+        splits = int(lengths.sum()) - len(lengths)
+        return LabelledCounts(int(self.labelled.sum()), len(lengths), splits)
+
+    @property
+    def labelled_sentences(self) -> np.ndarray:
+        """(S,) sentences of which a token has losses."""
+        if self.labelled is None:
+            return np.ones(self.num_sentences, bool)
+        before = np.concatenate(([0], np.cumsum(self.labelled)[self.sentence_ends - 1]))
+        return np.diff(before) > 0
+
+    def with_labels(self, labelled: np.ndarray) -> ContextBatch:
+        """The same with losses for a part of the tokens."""
+        return replace(self, labelled=labelled)
 
     @cached_property
     def sentence_lengths(self) -> np.ndarray:

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_xml
 
 from gpst.api import ParsedSentence
+from gpst.brackets import escape
 from gpst.tree import Tree
 
 TEXT_FORMATS = ("ascii", "bracket", "ptb", "json")
 
-_FONT, _ROW, _GAP, _MARGIN = 16, 30, 14, 20
-_PTB = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+_FONT, _GAP, _MARGIN = 16, 14, 20
+_HEIGHT, _FLATTEST, _STEEPEST = 260, 0.3, 0.85
+"""Aim for the height of a tree, and slopes of its edges."""
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def as_text(parsed: ParsedSentence, style: str) -> str:
-    """One sentence's tree in one of TEXT_FORMATS."""
+def as_text(parsed: ParsedSentence, style: str, number: int | None = None) -> str:
+    """One sentence's tree in one of TEXT_FORMATS.
+
+    Args:
+        number: of the sentence, for json.
+    """
     if style == "ascii":
         return parsed.picture()
     if style == "bracket":
         return str(parsed)
     if style == "ptb":
-        words = [f"(W {''.join(_PTB.get(c, c) for c in word)})" for word in parsed.words]
-        return _labelled(parsed.tree, words)
+        return _labelled(parsed.tree, [f"(W {escape(word)})" for word in parsed.words])
     if style == "json":
-        values = {"words": parsed.words, "spans": parsed.tree.spans, "log_p": parsed.log_p}
+        values = {} if number is None else {"sentence": number}
+        values |= {"words": parsed.words, "spans": parsed.tree.spans, "log_p": parsed.log_p}
         return json.dumps({**values, "brackets": str(parsed)}, ensure_ascii=False)
     raise ValueError(f"format: {style!r} is not allowed; it must be one of {TEXT_FORMATS}")
 
@@ -57,30 +66,46 @@ class Drawing:
 
 
 def draw(parsed: ParsedSentence) -> Drawing:
-    """Lays a tree out: words in a row, each constituent above the middle of its children."""
-    tree = parsed.tree
+    """Lays a tree out: words in a row, each constituent over the middle of its first and last word.
+
+    Its height goes by the distance of the two, so that edges have one slope and never cross.
+    """
     x = float(_MARGIN)
     middles: list[float] = []
     for word in parsed.words:
-        # Wide characters (CJK and beyond) take about two places.
-        width = 0.6 * _FONT * sum(2 if ord(c) > 0x1100 else 1 for c in word)
+        width = 0.6 * _FONT * max(1, sum(map(_places, word)))
         middles.append(x + width / 2)
         x += width + _GAP
-    bottom = _MARGIN + _ROW * tree.height
+    width = middles[-1] - middles[0]
+    slope = min(_STEEPEST, max(_FLATTEST, 2 * _HEIGHT / max(width, 1.0)))
+    bottom = _MARGIN + slope * width / 2
+
+    def place(span: tuple[int, int]) -> tuple[float, float]:
+        first, last = middles[span[0]], middles[span[1]]
+        return (first + last) / 2, bottom - slope * (last - first) / 2
+
     lines: list[tuple[float, float, float, float]] = []
-    stack: list[tuple[float, float, int]] = []
-    for i, j in tree.spans:
-        if i == j:
-            stack.append((middles[i], bottom, 0))
-            continue
-        right, left = stack.pop(), stack.pop()
-        height = 1 + max(left[2], right[2])
-        node = (left[0] + right[0]) / 2, bottom - _ROW * height, height
-        lines += [(node[0], node[1], child[0], child[1]) for child in (left, right)]
-        stack.append(node)
+    stack: list[tuple[int, int]] = []
+    for span in parsed.tree.spans:
+        if span[0] < span[1]:
+            right, left = stack.pop(), stack.pop()
+            lines += [(*place(span), *place(child)) for child in (left, right)]
+        stack.append(span)
     baseline = bottom + 1.2 * _FONT
     words = [(m, baseline, word) for m, word in zip(middles, parsed.words, strict=True)]
     return Drawing(x - _GAP + _MARGIN, baseline + _MARGIN, lines, words)
+
+
+def _places(sign: str) -> int:
+    """Widths of a letter that a character takes: wide ones two, marks on others none."""
+    if unicodedata.category(sign) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+
+
+def xml_text(text: str) -> str:
+    """Text in XML; characters that XML does not have become U+FFFD."""
+    return escape_xml(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text))
 
 
 def as_svg(sentences: Sequence[ParsedSentence]) -> str:
@@ -102,7 +127,7 @@ def as_svg(sentences: Sequence[ParsedSentence]) -> str:
             )
         for x, y, word in drawing.words:
             parts.append(
-                f'<text x="{x:.1f}" y="{top + y:.1f}" text-anchor="middle">{escape(word)}</text>'
+                f'<text x="{x:.1f}" y="{top + y:.1f}" text-anchor="middle">{xml_text(word)}</text>'
             )
         top += drawing.height
     return "\n".join([*parts, "</svg>"])

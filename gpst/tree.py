@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from gpst.brackets import escape, unescape
+
 
 class Action(IntEnum):
     """The type of an action: the two classes of the type head."""
@@ -97,6 +99,21 @@ class Tree:
             spans.append(stack[-1])
         return cls(count, tuple(spans))
 
+    @classmethod
+    def from_brackets(cls, text: str) -> tuple[Tree, list[str]]:
+        """The tree that `brackets` has written, and its words.
+
+        Raises:
+            ValueError: it is no bracketing of a binary tree.
+        """
+        words: list[str] = []
+        actions: list[Action] = []
+        for part in text.replace("(", " ").replace(")", " ) ").split():
+            if part != ")":
+                words.append(unescape(part))
+            actions.append(Action.COMP if part == ")" else Action.GEN)
+        return cls.from_actions(actions), words
+
     @property
     def internal_spans(self) -> tuple[tuple[int, int], ...]:
         """The spans of two tokens and more, in post-order."""
@@ -114,7 +131,7 @@ class Tree:
         return heights[-1]
 
     def brackets(self, words: Sequence[str]) -> str:
-        """The tree as text, one pair of brackets for each internal node.
+        """The tree as text, a pair of brackets for each internal node; those of words are escaped.
 
         Raises:
             ValueError: the number of words is not the number of tokens.
@@ -124,7 +141,7 @@ class Tree:
         texts: list[str] = []
         for position, children in enumerate(self._children()):
             if children is None:
-                texts.append(words[self.spans[position][0]])
+                texts.append(escape(words[self.spans[position][0]]))
             else:
                 texts.append(f"({texts[children[0]]} {texts[children[1]]})")
         return texts[-1]

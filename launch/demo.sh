@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole path on real text, from raw text to a model that parses and writes: `make demo`.
-# INPUT=path: your own text (a file or a folder of .txt) instead of the State of the Union.
+# It goes on from the small model in launch/demo_model, which has read the same text once.
+# INPUT=path: your own text (a file or a folder of .txt), and a model from nothing.
 # OUTPUT=folder: data/ and runs/ go there. SETTINGS="key=value ...": more settings for training.
 # Run again, it resumes.
 set -euo pipefail
@@ -8,8 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 source launch/typed.bash
 
+START=launch/demo_model
 if [ -n "${INPUT:-}" ]; then
-  NAME="demo-$(basename "$INPUT" | tr -c 'A-Za-z0-9\n' '-')"
+  NAME="demo-$(basename "$INPUT" | tr -c 'A-Za-z0-9\n' '-')" START=
 else
   INPUT=$(speeches)
   NAME=demo
@@ -28,23 +30,37 @@ fi
 read -ra SETTINGS <<< "${SETTINGS:-}"
 ARGS=("data.path=$DATA" "${EXTRA[@]}" "${SETTINGS[@]}")
 
-run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --vocab-size 1024 --output "$DATA-tokenizer"
-run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$DATA-tokenizer" \
+if [ -n "$START" ]; then
+  TOKENIZER=$START/gpst
+  GOES_ON=(train.num_steps=100 optim.learning_rate=3.0e-4)
+  FROM=" from launch/demo_model, which has read this text once"
+  FROM_GPST=("${GOES_ON[@]}" optim.parser_learning_rate=3.0e-4 "checkpoint.init_from=$START/gpst")
+  FROM_GPT2=("${GOES_ON[@]}" "checkpoint.init_from=$START/gpt2")
+else
+  TOKENIZER=$DATA-tokenizer FROM="" FROM_GPST=() FROM_GPT2=()
+  run python -m data_prep tokenizer --source text --input "$INPUT" "${BLOCKS[@]}" --kind wordpiece --vocab-size 4096 --output "$TOKENIZER"
+fi
+run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --tokenizer "$TOKENIZER" \
   --output "$DATA" --validation-fraction 0.05 --workers 2
 run python -m data_prep verify "$DATA"
 
-echo; echo "Pre-train GPST: stop half-way, as a time limit would, then go on to the end."
-run "${LAUNCH[@]}" --config configs/run/demo.yaml "${ARGS[@]}" "run_dir=$GPST" train.stop_at_step=half
-run "${LAUNCH[@]}" --config configs/run/demo.yaml "${ARGS[@]}" "run_dir=$GPST"
+echo; echo "Pre-train GPST$FROM: stop half-way, as a time limit would, then go on to the end."
+run "${LAUNCH[@]}" --config configs/run/demo.yaml "${FROM_GPST[@]}" "${ARGS[@]}" "run_dir=$GPST" train.stop_at_step=half
+run "${LAUNCH[@]}" --config configs/run/demo.yaml "${FROM_GPST[@]}" "${ARGS[@]}" "run_dir=$GPST"
 
-echo; echo "Pre-train a GPT-2 of the same size on the same tokens, for comparison."
-run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${ARGS[@]}" "run_dir=$GPT2"
+echo; echo "Pre-train a GPT-2 of the same size on the same tokens$FROM, for comparison."
+run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${FROM_GPT2[@]}" "${ARGS[@]}" "run_dir=$GPT2"
 
 run bash launch/convert.sh to-hf "$GPST" "$GPST/exported"
 run bash launch/convert.sh to-hf "$GPT2" "$GPT2/exported"
 # Small operations gain nothing from several threads.
 run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
   --beam 8 --context-tokens 256 --max-contexts 6
+
+if [ -n "$START" ]; then # trees of the same kind of English, bracketed by hand
+  run bash launch/evaluate.sh grammar_induction --model "$GPST/exported" --parser inside --trees launch/demo_trees.txt \
+    --output "$GPST/trees" --quiet
+fi
 
 printf '%s\n' "The people of this country have given us their trust." \
   "We must build a new and better world for our children." \

@@ -1,6 +1,22 @@
 # Sourced by pretrain.sh and finetune.sh, which are both bash and Python: bash starts deepspeed on the
 # script, and deepspeed runs it with Python.
 SELF="$(cd "$(dirname "${BASH_SOURCE[-1]}")" && pwd -P)/$(basename "${BASH_SOURCE[-1]}")"
+NAME="$(basename "$SELF" .sh)"
+DEEPSPEED= RANKS_KNOW= INTERRUPTED= TERMINATED= TIME_IS_UP=
+
+say() { echo "$NAME: $1" >&2; }
+ends_early() { # SIGNAL: before there are ranks
+  case "$1" in
+    INT) say interrupted; exit 130 ;;
+    TERM) say "stopped by SIGTERM before the ranks had begun; nothing was changed"; exit 143 ;;
+    USR1) say "stopped by SIGUSR1 before the ranks had begun; nothing was changed"; exit 0 ;;
+  esac
+}
+on_signal() { if [ -n "$DEEPSPEED" ]; then pass_on "$1"; else ends_early "$1"; fi; }
+trap 'TERMINATED=1; on_signal TERM' TERM
+trap 'TIME_IS_UP=1; on_signal USR1' USR1
+trap 'INTERRUPTED=1; on_signal INT' INT
+
 VENV="$(dirname "$(dirname "$SELF")")/.venv/bin"
 if ! command -v deepspeed > /dev/null && [ -x "$VENV/deepspeed" ]; then PATH="$VENV:$PATH"; fi
 PYTHON="$(command -v python || command -v python3)"
@@ -16,9 +32,29 @@ fi
 for argument in "$@"; do
   case "$argument" in -h | --help | --print-config) exec "$PYTHON" -u "$SELF" "$@" ;; esac
 done
-# Check the configuration before deepspeed, which takes seconds to start.
+
+# --hosts FILE: the machines that deepspeed reaches by ssh.
 export DEEPSPEED_ARGS="${DEEPSPEED_ARGS-}"
-"$PYTHON" -u "$SELF" --print-config "$@" > /dev/null || exit
+ARGUMENTS=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --hosts | --hosts=*)
+      HOSTS="${1#--hosts}" HOSTS="${HOSTS#=}"
+      if [ "$1" = --hosts ]; then HOSTS="${2-}"; shift; fi
+      if [ -z "$HOSTS" ]; then say "command line: --hosts needs a file with a line HOST slots=N for each machine"; exit 2; fi
+      DEEPSPEED_ARGS="--hostfile $HOSTS --force_multi $DEEPSPEED_ARGS" ;;
+    *) ARGUMENTS+=("$1") ;;
+  esac
+  if [ $# -gt 0 ]; then shift; fi
+done
+# Check the configuration before deepspeed, which takes seconds to start.
+"$PYTHON" -u "$SELF" --print-config "${ARGUMENTS[@]}" > /dev/null || exit
+
+WORKERS= DS_ENV_FILE="${DS_ENV_FILE-}"
+case " $DEEPSPEED_ARGS " in
+  *" --no_ssh "* | *" --launcher"*) ;;
+  *" --hostfile"* | *" -H"*) . "$(dirname "${BASH_SOURCE[0]}")/hosts.bash" ;;
+esac
 
 children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
 
@@ -27,22 +63,27 @@ children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
 # to save.
 pass_on() {
   local launcher rank ranks=
-  for launcher in $(children "$DEEPSPEED"); do
-    for rank in $(children "$launcher"); do ranks="$ranks $rank"; done
-  done
-  if [ -n "$ranks" ]; then kill -s "$1" $ranks 2> /dev/null; else kill -TERM -- "-$DEEPSPEED" 2> /dev/null; fi
+  if [ -n "$WORKERS" ]; then
+    if signal_workers "$1"; then RANKS_KNOW=1; return; fi
+  else
+    for launcher in $(children "$DEEPSPEED"); do
+      for rank in $(children "$launcher"); do ranks="$ranks $rank"; done
+    done
+  fi
+  if [ -n "$ranks" ]; then
+    RANKS_KNOW=1
+    kill -s "$1" $ranks 2> /dev/null
+  elif [ "$1" != HUP ]; then
+    kill -TERM -- "-$DEEPSPEED" 2> /dev/null
+  fi
 }
-INTERRUPTED= TERMINATED=
-trap 'TERMINATED=1; pass_on TERM' TERM
 trap 'pass_on HUP' HUP # the terminal closed: the ranks save and continue
-trap 'pass_on USR1' USR1
-trap 'INTERRUPTED=1; pass_on INT' INT
 
 # Ranks print their own errors; deepspeed's log would only repeat exit code and arguments. deepspeed
 # reads MASTER_ADDR and MASTER_PORT only as options.
 set -m
 deepspeed --log_level critical ${MASTER_ADDR:+--master_addr "$MASTER_ADDR"} \
-  ${MASTER_PORT:+--master_port "$MASTER_PORT"} $DEEPSPEED_ARGS "$SELF" "$@" &
+  ${MASTER_PORT:+--master_port "$MASTER_PORT"} $DEEPSPEED_ARGS "$SELF" "${ARGUMENTS[@]}" &
 DEEPSPEED=$!
 set +m
 while kill -0 "$DEEPSPEED" 2> /dev/null; do
@@ -50,13 +91,13 @@ while kill -0 "$DEEPSPEED" 2> /dev/null; do
 done
 wait "$DEEPSPEED"
 CODE=$?
-if [ -n "$INTERRUPTED" ] && [ "$CODE" -gt 130 ]; then
-  echo "$(basename "$SELF" .sh): interrupted" >&2
-  CODE=130
-elif [ -n "$TERMINATED" ] && { [ "$CODE" = 143 ] || [ "$CODE" = 241 ]; }; then # -15 in a byte
-  echo "$(basename "$SELF" .sh): stopped by SIGTERM before the ranks had begun; nothing was changed" >&2
-  CODE=143
-elif [ "$CODE" -gt 130 ]; then
-  echo "$(basename "$SELF" .sh): a rank was killed (deepspeed ended with $CODE); start again to resume" >&2
-fi
+# Without a word of the ranks: deepspeed, or a rank in its first instants, which ends with minus the
+# signal in a byte.
+if [ "$CODE" -gt 130 ] && [ -n "$INTERRUPTED" ]; then ends_early INT; fi
+case "${TERMINATED:+TERM}${TIME_IS_UP:+USR1} $CODE $RANKS_KNOW" in
+  "TERM 143 " | "TERM 241 "*) ends_early TERM ;;
+  "USR1 143 " | "USR1 241 "* | "USR1 246 "*) ends_early USR1 ;;
+  "TERM 143 1") ;; # the ranks have said it
+  *) if [ "$CODE" -gt 130 ]; then say "a rank was killed (deepspeed ended with $CODE); start again to resume"; fi ;;
+esac
 exit "$CODE"

@@ -6,6 +6,7 @@ escapes is a bug and keeps its traceback.
 
 import errno
 import os
+import signal
 import sys
 from typing import TextIO
 
@@ -59,6 +60,18 @@ class OtherVersionError(UnreadableError):
     """A checkpoint is of another version of this program: whole, but not for this one."""
 
 
+class EarlyStop(BaseException):
+    """A signal came before the first step: nothing was changed.
+
+    SIGUSR1 (a time limit that is near) is no failure; SIGTERM is, as nothing was done.
+    """
+
+    def __init__(self, number: int) -> None:
+        name = signal.Signals(number).name
+        super().__init__(f"stopped by {name} before the first step; nothing was changed")
+        self.exit_code = 0 if number == signal.SIGUSR1 else 128 + number
+
+
 class TrainingError(PipelineError):
     """Training cannot go on (losses that stay non-finite, a rank that died)."""
 
@@ -72,7 +85,7 @@ def explain(error: BaseException) -> tuple[str, int] | None:
         (line, exit code), or None for an unexpected error, which deserves its traceback.
     """
     line = " ".join(str(error).split())
-    if isinstance(error, (PipelineError, DataPrepError, ConfigError)):
+    if isinstance(error, (PipelineError, DataPrepError, ConfigError, EarlyStop)):
         return line, error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_INTERRUPTED

@@ -5,8 +5,9 @@ Rank 0 leads, the others work. The only module that imports mpi4py.
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,11 +39,32 @@ class MpiRunner:
         """The executor closes with its context."""
 
 
+_RANKS_OF_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def _check_alone(environ: Mapping[str, str]) -> None:
+    """Refuses a rank that MPI takes for the only one: the others would write the same files.
+
+    Raises:
+        UsageError: the launcher has started several.
+    """
+    for name in _RANKS_OF_LAUNCHERS:
+        if environ.get(name, "1") != "1" and "SLURM_PTY_PORT" not in environ:
+            library = MPI.Get_library_version().split(",")[0].strip()
+            raise UsageError(
+                f"--backend mpi: {name}={environ[name]} processes were started, and each sees"
+                f" itself alone: their launcher is not that of mpi4py's MPI ({library}); start its"
+                " own mpirun (pip's: beside python, $(dirname $(command -v python))/mpirun"
+                " -n N), or on one machine with --workers N"
+            )
+
+
 @contextmanager
 def mpi_runner() -> Iterator[Runner | None]:
     """Yields a runner on rank 0; on the other ranks None, after all tasks are done."""
     communicator = MPI.COMM_WORLD
     if communicator.Get_size() == 1:
+        _check_alone(os.environ)
         yield SerialRunner()
         return
     if communicator.Get_rank() > 0:  # rank 0 decides about a stop

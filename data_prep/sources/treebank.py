@@ -1,7 +1,8 @@
 """Source ``treebank``: bracketed trees; a document is the words of a tree, as one sentence.
 
 Penn Treebank files (.mrg, a tree over several lines, an empty outer bracket) and a tree a line.
-Empty elements (-NONE-) are left out; -LRB- and the like become brackets again.
+Empty elements (-NONE-) are left out; -LRB- and the like become brackets again, "\\/" a slash. Lines
+between trees that begin with #, %, ; or the Penn Treebank's *x* are comments.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _TOKEN = re.compile(rb"\(|\)|[^\s()]+")
 _BRACKETS = {
     b"-LRB-": b"(", b"-RRB-": b")", b"-LSB-": b"[", b"-RSB-": b"]", b"-LCB-": b"{", b"-RCB-": b"}",
 }  # fmt: skip
+_ESCAPED = re.compile(rb"-[LR][RSC]B-|\\[/*]")
 _BRACKET = re.compile(rb"[()]")
+_COMMENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*([#%;]|\*x\*)")
+_BOM = b"\xef\xbb\xbf"
 _LONGEST_TREE = 1 << 20
 
 
@@ -28,7 +32,7 @@ class TreebankSource:
     """See the module."""
 
     name = "treebank"
-    summary = "bracketed trees (PTB .mrg, or a tree a line); a document is the words of a tree"
+    summary = "bracketed trees (.mrg, .ptb, or a tree a line); a document is the words of a tree"
     suffixes = tuple(s + c for s in (".mrg", ".ptb", ".trees", ".txt") for c in ("", *COMPRESSED))
     segmenter = "none"  # a tree is one sentence
 
@@ -96,9 +100,15 @@ class _Cutter:
         self._between(0, len(self._buffer))
 
     def _scan(self) -> Iterator[tuple[int, bytes]]:
-        buffer, start = self._buffer, 0
-        for match in _BRACKET.finditer(buffer, self._looked):
+        buffer, start, looked = self._buffer, 0, self._looked
+        while match := _BRACKET.search(buffer, looked):
             place = match.start()
+            if self._depth == 0 and _COMMENT.match(buffer, self._line_start(start, place), place):
+                looked = buffer.find(b"\n", place)
+                if looked < 0:
+                    break  # the rest of the comment is still to come
+                continue
+            looked = place + 1
             if match.group() == b")":
                 if self._depth == 0:
                     self._between(start, place)
@@ -117,8 +127,11 @@ class _Cutter:
                 self._between(start, place)
             start = place if self._depth == 0 else start
             self._depth += 1
+        self._looked = (match.start() if match else len(buffer)) - start
         self._drop_before(start)
-        self._looked = len(self._buffer)
+
+    def _line_start(self, start: int, place: int) -> int:
+        return max(start, self._buffer.rfind(b"\n", start, place) + 1)
 
     def _start_again(self, detail: str) -> Iterator[tuple[int, bytes]]:
         """Drop the open tree, or the text without a bracket, and continue at the next line."""
@@ -132,9 +145,10 @@ class _Cutter:
         self._buffer, self.offset = self._buffer[size:], self.offset + size
 
     def _between(self, start: int, stop: int) -> None:
-        text = self._buffer[start:stop]
-        if text.strip():
-            shown = text.strip()[:60].decode(errors="replace")
+        lines = self._buffer[start:stop].removeprefix(_BOM).split(b"\n")
+        text = b"\n".join(line for line in lines if not _COMMENT.match(line)).strip()
+        if text:
+            shown = text[:60].decode(errors="replace")
             self._recorder.drop("text_outside_trees", self._path, self.offset + start, shown)
 
     def _drop(self, place: int, detail: str) -> None:
@@ -155,5 +169,9 @@ def words_of(tree: bytes) -> list[bytes] | None:
         if number < 2 or tokens[number - 2] != b"(" or tokens[number + 1] != b")":
             return None  # a word that is not alone under a label
         if label != b"-NONE-":
-            words.append(_BRACKETS.get(token, token))
+            words.append(_ESCAPED.sub(_unescaped, token))
     return words
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return _BRACKETS.get(match.group()) or match.group()[1:]

@@ -194,6 +194,8 @@ def induced_tree(folder: str) -> str:
 def curves_of(folder: str) -> dict[str, str]:
     """File name -> SVG of the curves of a run, as `python -m pipeline report` draws them."""
     from pipeline.report.collect import collect
+    from pipeline.report.names import Names
     from pipeline.report.pictures import curves
 
-    return curves(collect([folder]).trainings)
+    trainings = collect([folder]).trainings
+    return {picture.file: picture.svg for picture in curves(trainings, Names((), trainings))}

@@ -26,7 +26,7 @@ from gpst.chart.pair_pass import PairPass
 from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.kernels.choice import use_triton
 from gpst.kernels.pair import add_norm_backward
-from gpst.layers.composition import Composition
+from gpst.layers.composition import Composition, PairMaps
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class InsideOutput:
 @dataclass(frozen=True)
 class _Settings:
     layout: ChartLayout
-    composition: Composition
+    composition: PairMaps
     temperature: float
     two_routes: bool
     with_gradient: bool
@@ -71,11 +71,11 @@ def inside(
         gradient_stop: false gives `inside_ar` live weights as well (ablation).
         recompute: keep no activations of f_alpha; compute them again in the backward pass.
     """
+    maps = composition.linear_maps()
     settings = _Settings(
-        layout, composition, temperature, gradient_stop, torch.is_grad_enabled(), recompute
+        layout, maps, temperature, gradient_stop, torch.is_grad_enabled(), recompute
     )
-    parameters = tuple(composition.parameters())
-    ae, ar, heights, scores, weights = _Inside.apply(settings, leaves, *parameters)
+    ae, ar, heights, scores, weights = _Inside.apply(settings, leaves, *maps.tensors)
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
 
 
@@ -133,7 +133,7 @@ def _mix(
 
 class _Inside(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, settings: _Settings, leaves: Tensor, *parameters: Tensor) -> Any:
+    def forward(ctx: Any, settings: _Settings, leaves: Tensor, *_: Tensor) -> Any:
         layout, exact = settings.layout, torch.promote_types(leaves.dtype, torch.float32)
         num_edges, dim = len(layout.parent), leaves.shape[1]
         table = leaves.new_empty(layout.num_cells, dim)
@@ -154,7 +154,6 @@ class _Inside(torch.autograd.Function):
             )
         if settings.with_gradient:
             ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
-            ctx.parameters = parameters
             ctx.save_for_backward(table, heights, weights, inverse_std)
         ctx.mark_non_differentiable(scores, weights)
         ctx.set_materialize_grads(False)
@@ -188,8 +187,7 @@ class _Inside(torch.autograd.Function):
             passage.backward(_pairs(layout, level, table), grad_out, grad, grad)
         # Route 0 is the sum of both routes.
         grad_leaves = grad_tables[0, : layout.num_tokens].to(table.dtype)
-        by_id = passage.sums.gradients(settings.composition)
-        return None, grad_leaves, *(by_id[id(p)] for p in ctx.parameters)
+        return None, grad_leaves, *passage.sums.gradients(settings.composition)
 
 
 def _grad_tables(

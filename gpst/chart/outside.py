@@ -24,13 +24,13 @@ from gpst.chart.levels import OutsideLevel
 from gpst.chart.pair_pass import PairPass
 from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.kernels.choice import use_triton
-from gpst.layers.composition import Decomposition
+from gpst.layers.composition import Decomposition, PairMaps
 
 
 @dataclass(frozen=True)
 class _Settings:
     layout: ChartLayout
-    decomposition: Decomposition
+    decomposition: PairMaps
     with_gradient: bool
     recompute: bool
 
@@ -47,9 +47,9 @@ def outside(
         inside_ae: inside vectors, the route with live weights.
         recompute: keep no activations of f_beta; compute them again in the backward pass.
     """
-    settings = _Settings(layout, decomposition, torch.is_grad_enabled(), recompute)
-    parameters = tuple(p for p in decomposition.parameters() if p is not decomposition.root)
-    return _Outside.apply(settings, inside_ae, decomposition.root, *parameters)  # type: ignore[no-any-return]
+    maps = decomposition.linear_maps()
+    settings = _Settings(layout, maps, torch.is_grad_enabled(), recompute)
+    return _Outside.apply(settings, inside_ae, decomposition.root, *maps.tensors)  # type: ignore[no-any-return]
 
 
 def segment_softmax(
@@ -116,7 +116,7 @@ def _grad_scores(
 class _Outside(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, settings: _Settings, inside_ae: Tensor, root: Tensor, *parameters: Tensor
+        ctx: Any, settings: _Settings, inside_ae: Tensor, root: Tensor, *_: Tensor
     ) -> Tensor:
         layout, exact = settings.layout, torch.promote_types(inside_ae.dtype, torch.float32)
         table = inside_ae.new_empty(layout.num_cells, inside_ae.shape[1])
@@ -135,7 +135,7 @@ class _Outside(torch.autograd.Function):
             if use_triton(vectors):
                 from gpst.kernels.gpu.segments import segment_mix
 
-                mixed, _, w, _ = segment_mix(vectors, scores, _offsets(child, size))
+                mixed, w = segment_mix(vectors, scores, _offsets(child, size))[::2]
             else:
                 w = segment_softmax(scores, child, size)
                 mixed = torch.zeros(size, table.shape[1], dtype=exact, device=table.device)
@@ -144,7 +144,6 @@ class _Outside(torch.autograd.Function):
             table[level.rows] = mixed.to(table.dtype)
         if settings.with_gradient:
             ctx.settings, ctx.passage, ctx.vectors = settings, passage, vectors_of_levels
-            ctx.parameters = parameters
             ctx.save_for_backward(table, inside_ae, weights, siblings)
         return table.index_select(0, layout.outside_row[: layout.num_tokens])
 
@@ -170,10 +169,9 @@ class _Outside(torch.autograd.Function):
             passage.backward(pairs, grad_out, grad_outside, grad_inside)
         passage.siblings_backward(inside_ae, grad_inside[0])
         grad_root = grad_outside[0, : layout.num_sentences].sum(0)
-        by_id = passage.sums.gradients(settings.decomposition)
         return (
             None,
             grad_inside[0].to(inside_ae.dtype),
             grad_root.to(inside_ae.dtype),
-            *(by_id[id(p)] for p in ctx.parameters),
+            *passage.sums.gradients(settings.decomposition),
         )

@@ -20,7 +20,7 @@ from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.chart.scores import KeptScore, ScoreMap, Siblings
 from gpst.kernels import pair
 from gpst.kernels.dropout import draw_seed, keep_masks
-from gpst.layers.composition import PairModel
+from gpst.layers.composition import PairMaps
 from gpst.layers.transformer import compute_dtype
 
 _PAIRS_A_CHUNK = {"cpu": 512}
@@ -61,27 +61,26 @@ class PairPass:
     """Forward over levels, then backward over the same levels in reverse.
 
     Args:
+        maps: of the pair model.
         like: a tensor of the tables' type and device.
         with_gradient: a backward pass will follow.
         recompute: keep no activations for it; compute them again.
     """
 
-    def __init__(self, model: PairModel, like: Tensor, with_gradient: bool, recompute: bool):
+    def __init__(self, maps: PairMaps, like: Tensor, with_gradient: bool, recompute: bool):
         dtype = compute_dtype(like)
         self.dtype, self.device = dtype, like.device
-        self.sums = (
-            Sums(model, torch.promote_types(dtype, torch.float32)) if with_gradient else None
-        )
-        self._layers = [LayerWeights(layer, model.role, dtype) for layer in model.pair_layers]
-        sums = self.sums.scores if self.sums else [None] * len(model.score.linears)
+        self.sums = Sums(maps, torch.promote_types(dtype, torch.float32)) if with_gradient else None
+        self._layers = [LayerWeights(layer, maps.role, dtype) for layer in maps.layers]
+        sums = self.sums.scores if self.sums else [None] * len(maps.scores)
         self._maps = [
             ScoreMap(linears, of_map, dtype)
-            for linears, of_map in zip(model.score.linears, sums, strict=True)
+            for linears, of_map in zip(maps.scores, sums, strict=True)
         ]
         self.siblings: Siblings | None = None
-        self._score_scale = model.score.scale
+        self._score_scale = maps.score_scale
         self._recompute = recompute
-        self._dropout = model.pair_layers[0].dropout if model.training else 0.0
+        self._dropout = maps.dropout
         self._seed = draw_seed() if self._dropout else 0
         self._masks = 0
         self._levels: list[list[tuple[int, _Kept | None]]] = []

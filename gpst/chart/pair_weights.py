@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from gpst.kernels.product import add_product, pays, product
-from gpst.layers.composition import PairLayer, PairModel
+from gpst.layers.composition import Affine, LayerMaps, PairMaps
 
 
 class Linear:
     """A linear layer without a graph."""
 
-    def __init__(self, layer: nn.Linear, dtype: torch.dtype):
+    def __init__(self, layer: Affine, dtype: torch.dtype):
         self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
 
     def __call__(self, x: Float[Tensor, "P I"]) -> Float[Tensor, "P O"]:
@@ -25,12 +26,12 @@ class Linear:
 
 
 class LayerWeights:
-    """A PairLayer: queries, keys and values in one product, roles as rows of its bias."""
+    """Of a layer: queries, keys and values in one product, roles as rows of its bias."""
 
-    def __init__(self, layer: PairLayer, role: Tensor, dtype: torch.dtype):
+    def __init__(self, layer: LayerMaps, role: Tensor, dtype: torch.dtype):
         self.num_heads = layer.num_heads
         self.packed = torch.cat((layer.query_key.weight, layer.value.weight)).detach().to(dtype)
-        with_role = nn.functional.linear(
+        with_role = F.linear(
             role.detach(), layer.query_key.weight.detach(), layer.query_key.bias.detach()
         )
         value = layer.value.bias.detach().expand(len(role), -1)
@@ -64,7 +65,7 @@ class LayerWeights:
 class LinearSum:
     """Gradient of a linear layer, added up."""
 
-    def __init__(self, layer: nn.Linear, dtype: torch.dtype):
+    def __init__(self, layer: Affine, dtype: torch.dtype):
         self.weight = torch.zeros_like(layer.weight, dtype=dtype)
         self.bias = torch.zeros_like(layer.bias, dtype=dtype)
 
@@ -75,10 +76,10 @@ class LinearSum:
 
 
 class LayerSums:
-    """Gradients of a PairLayer, added up."""
+    """Gradients of a layer, added up."""
 
-    def __init__(self, layer: PairLayer, num_roles: int, dtype: torch.dtype):
-        dim, device = layer.value.in_features, layer.value.weight.device
+    def __init__(self, layer: LayerMaps, num_roles: int, dtype: torch.dtype):
+        dim, device = layer.value.weight.shape[1], layer.value.weight.device
         self.packed = torch.zeros(3 * dim, dim, dtype=dtype, device=device)
         self.biases = torch.zeros(num_roles, 3 * dim, dtype=dtype, device=device)
         self.attention_out = LinearSum(layer.attention_out, dtype)
@@ -100,27 +101,27 @@ class LayerSums:
 
 
 class Sums:
-    """Gradients of all parameters of a pair model."""
+    """Gradients of all that a pair model computes with."""
 
-    def __init__(self, model: PairModel, dtype: torch.dtype):
-        roles = len(model.role)
-        self.layers = [LayerSums(layer, roles, dtype) for layer in model.pair_layers]
+    def __init__(self, maps: PairMaps, dtype: torch.dtype):
+        roles = len(maps.role)
+        self.layers = [LayerSums(layer, roles, dtype) for layer in maps.layers]
         self.scores = [
-            (LinearSum(dense, dtype), LinearSum(out, dtype)) for dense, out in model.score.linears
+            (LinearSum(dense, dtype), LinearSum(out, dtype)) for dense, out in maps.scores
         ]
 
-    def gradients(self, model: PairModel) -> dict[int, Tensor]:
-        """The gradient of each parameter, by the parameter's id."""
+    def gradients(self, maps: PairMaps) -> tuple[Tensor, ...]:
+        """The gradients of `maps.tensors`."""
         grad: dict[int, Tensor] = {}
 
-        def put(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+        def put(layer: Affine, weight: Tensor, bias: Tensor) -> None:
             grad[id(layer.weight)] = weight.to(layer.weight.dtype)
             grad[id(layer.bias)] = bias.to(layer.bias.dtype)
 
-        role = model.role.detach().to(self.layers[0].packed.dtype)
+        role = maps.role.detach().to(self.layers[0].packed.dtype)
         grad_role = torch.zeros_like(role)
-        for layer, sums in zip(model.pair_layers, self.layers, strict=True):
-            dim = layer.value.in_features
+        for layer, sums in zip(maps.layers, self.layers, strict=True):
+            dim = layer.value.weight.shape[1]
             roles, bias = sums.biases[:, : 2 * dim], sums.biases.sum(0)
             put(layer.query_key, sums.packed[: 2 * dim] + roles.T @ role, bias[: 2 * dim])
             put(layer.value, sums.packed[2 * dim :], bias[2 * dim :])
@@ -128,11 +129,11 @@ class Sums:
             for name in ("attention_out", "ffn_in", "ffn_out"):
                 total: LinearSum = getattr(sums, name)
                 put(getattr(layer, name), total.weight, total.bias)
-        for side, side_totals in zip(model.score.linears, self.scores, strict=True):
+        for side, side_totals in zip(maps.scores, self.scores, strict=True):
             for layer, total in zip(side, side_totals, strict=True):
                 put(layer, total.weight, total.bias)
-        grad[id(model.role)] = grad_role.to(model.role.dtype)
-        return grad
+        grad[id(maps.role)] = grad_role.to(maps.role.dtype)
+        return tuple(grad[id(tensor)] for tensor in maps.tensors)
 
 
 def add_rows(

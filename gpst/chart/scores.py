@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpst.chart.pair_weights import Linear, LinearSum
 from gpst.kernels import pair
+from gpst.layers.composition import Affine
 
 
 class KeptScore(NamedTuple):
@@ -35,7 +36,7 @@ class ScoreMap:
 
     def __init__(
         self,
-        linears: tuple[nn.Linear, nn.Linear],
+        linears: tuple[Affine, Affine],
         sums: tuple[LinearSum, LinearSum] | None,
         dtype: torch.dtype,
     ):

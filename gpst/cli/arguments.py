@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_OUTPUT, EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 1, 2, 3, 130
 EXAMPLES = {
     "parse": "launch/parse.sh --model runs/demo/exported --format svg sentences.txt > trees.svg",
     "generate": 'launch/generate.sh --model runs/demo/exported --prompt "We must" --trees',
@@ -15,7 +15,10 @@ EXAMPLES = {
 _MODEL_HELP = (
     "exported by launch/convert.sh to-hf (needed); launch/ and gpst-* take a run or checkpoint, too"
 )
-_EXIT_CODES = "exit codes: 0 done, 2 wrong usage or model folder, 3 unfit text, 130 interrupted"
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 the output cannot be written, 2 wrong usage or model folder, "
+    "3 unfit text, 130 interrupted"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,12 +31,14 @@ class Parser(argparse.ArgumentParser):
 
 def command_parser(name: str, summary: str) -> Parser:
     """With an example and the exit codes."""
-    return Parser(
+    parser = Parser(
         name,
         description=summary,
         epilog=f"example:\n  bash {EXAMPLES[name]}\n\n{_EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(command=name)
+    return parser
 
 
 def model_argument(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +78,17 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
 def beam_argument(parser: argparse.ArgumentParser) -> None:
     """--beam."""
     parser.add_argument("--beam", type=positive, default=20, help="hypotheses kept (20)")
+
+
+def lines_arguments(parser: argparse.ArgumentParser) -> None:
+    """--on-error and the file."""
+    parser.add_argument(
+        "--on-error",
+        choices=("skip", "stop"),
+        default="skip",
+        help="at a line that is too long: name it and go on, exit code 3 at the end (skip)",
+    )
+    parser.add_argument("file", nargs="?", default="-", help="text, or - for standard input")
 
 
 def positive(text: str) -> int:

@@ -2,76 +2,65 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpst.cli.arguments import (
     EXAMPLES,
     EXIT_DATA,
     EXIT_INTERRUPTED,
+    EXIT_OUTPUT,
     EXIT_USAGE,
     beam_argument,
     command_parser,
+    lines_arguments,
     model_arguments,
     options_of,
     positive,
 )
+from gpst.cli.lines import BOM, InputError, Line, Lines, NoInputError
 from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
 
 if TYPE_CHECKING:
+    from gpst.api import GPST, GeneratedText, ParsedSentence
     from gpst.export.huggingface import ModelFolder
 
 Opener = Callable[[str], "ModelFolder"]
-_CHUNK_LINES = 1024
+_CPU_LINES, _GPU_LINES = 32, 512
+"""Worked on at once: more make batches cheaper, and results come later."""
+_UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-class InputError(ValueError):
-    """The text to work on cannot be used."""
-
-
-class NoInputError(InputError):
-    """There is no text to work on: no such file, or nothing in it."""
-
-
-def _lines(path: str) -> Iterator[str]:
-    """Sentences of a file (or of standard input, `-`), one a line; empty lines are left out."""
-    try:
-        with sys.stdin if path == "-" else open(path, encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
-                if "\0" in line:
-                    raise InputError(f"{path} is no text: line {number} holds a NUL character")
-                if line.strip():
-                    yield line.strip()
-    except OSError as error:
-        raise NoInputError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error.reason} at {error.start})") from error
-
-
-def _chunks(path: str) -> Iterator[list[str]]:
-    lines = _lines(path)
-    first = True
-    while chunk := list(islice(lines, _CHUNK_LINES)):
-        first = False
-        yield chunk
-    if first:
-        raise NoInputError(f"{path} holds no sentence; give one a line")
-
-
-def _progress(total: int, quiet: bool) -> Callable[[int], None]:
-    """A bar on standard error when that is a terminal."""
+def _progress(total: int | None, quiet: bool, unit: str) -> Any:
+    """A bar on standard error when that is a terminal and the results go elsewhere."""
     from tqdm import tqdm
 
-    hidden = quiet or not sys.stderr.isatty()
-    bar = tqdm(total=total, unit="sentence", disable=hidden, leave=False, file=sys.stderr)
-    return lambda number: (bar.update(number), None)[1]
+    hidden = quiet or not sys.stderr.isatty() or sys.stdout.isatty()
+    return tqdm(total=total, unit=unit, disable=hidden, leave=False, file=sys.stderr)
 
 
-def parse_command(argv: Sequence[str], opener: Opener) -> None:
+def _for_chunks(
+    model: GPST, options: argparse.Namespace, work: Callable[[Sequence[Line]], None]
+) -> int:
+    """Works on the lines of the file, chunk by chunk, and shows how far it is; the exit code."""
+    on_cpu = model.model.embedding.weight.device.type == "cpu"
+    lines = Lines(options.file, model, _CPU_LINES if on_cpu else _GPU_LINES)
+    if options.on_error == "skip":
+        lines.on_unfit = lambda message: say(options.command, message, EXIT_DATA)
+    with _progress(lines.count(), options.quiet, " lines") as bar:
+        for chunk in lines.chunks():
+            work(chunk)
+            sys.stdout.flush()
+            bar.update(len(chunk))
+    return EXIT_DATA if lines.num_skipped else 0
+
+
+def parse_command(argv: Sequence[str], opener: Opener) -> int:
     """`python -m gpst parse`: trees of sentences."""
     parser = command_parser("parse", "Trees of sentences, one a line.")
     model_arguments(parser)
@@ -87,7 +76,7 @@ def parse_command(argv: Sequence[str], opener: Opener) -> None:
     )
     formats = ("ascii", "bracket", "ptb", "json", "svg", "png")
     parser.add_argument("--format", choices=formats, default="ascii", help="of the trees (ascii)")
-    parser.add_argument("file", nargs="?", default="-", help="text, or - for standard input")
+    lines_arguments(parser)
     options = options_of(parser, argv)
     if options.format == "png" and sys.stdout.isatty():
         parser.error("a png picture is not for a terminal: write it to a file with >")
@@ -95,27 +84,41 @@ def parse_command(argv: Sequence[str], opener: Opener) -> None:
     from gpst.render import TEXT_FORMATS, as_png, as_svg, as_text
 
     model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
-    pictured = []
-    for chunk in _chunks(options.file):
-        parsed = model.parse_all(
-            chunk,
-            options.method,
-            beam=options.beam,
-            sync=not options.no_sync,
-            on_done=_progress(len(chunk), options.quiet),
+    pictured: list[ParsedSentence] = []
+    first = True
+
+    def work(chunk: Sequence[Line]) -> None:
+        nonlocal first
+        trees = iter(
+            model.parse_all(
+                [line.text for line in chunk if line.text],
+                options.method,
+                beam=options.beam,
+                sync=not options.no_sync,
+            )
         )
-        if options.format in TEXT_FORMATS:
-            between = "\n\n" if options.format == "ascii" else "\n"
-            print(*(as_text(one, options.format) for one in parsed), sep=between, flush=True)
-        else:
-            pictured += parsed
-    if options.format == "svg":
-        print(as_svg(pictured))
-    elif options.format == "png":
-        sys.stdout.buffer.write(as_png(pictured))
+        if options.format not in TEXT_FORMATS:
+            pictured.extend(trees)
+            return
+        for line in chunk:
+            if line.text:
+                if options.format == "ascii" and not first:
+                    print()
+                print(as_text(next(trees), options.format, line.number))
+                first = False
+            elif options.format in ("bracket", "ptb"):
+                print()  # so that lines of input and output have the same numbers
+
+    try:
+        return _for_chunks(model, options, work)
+    finally:  # what was done before an interruption is not lost
+        if pictured and options.format == "svg":
+            print(as_svg(pictured))
+        elif pictured:
+            sys.stdout.buffer.write(as_png(pictured))
 
 
-def generate_command(argv: Sequence[str], opener: Opener) -> None:
+def generate_command(argv: Sequence[str], opener: Opener) -> int:
     """`python -m gpst generate`: continuations with their trees."""
     parser = command_parser("generate", "Continues a text.")
     model_arguments(parser)
@@ -140,39 +143,49 @@ def generate_command(argv: Sequence[str], opener: Opener) -> None:
     from gpst.api import GPST
     from gpst.search.sampling import Sampling
 
-    sampling = None
+    sampling = []
     if not options.search:
         try:
-            sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+            sampling = [
+                Sampling(options.temperature, options.top_k, options.top_p, options.seed + number)
+                for number in range(options.samples)
+            ]
         except ValueError as error:
             parser.error(str(error))
-    prompt = "\n".join(_lines("-")) if options.prompt == "-" else options.prompt
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if "\0" in prompt:
+        raise InputError("the prompt is no text: it holds a NUL character")
+    prompt = prompt.removeprefix(BOM).strip() if options.prompt == "-" else prompt
     model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
-    streams = sampling is not None and options.samples == 1
-    written = 0
 
-    def show(text: str) -> None:
-        nonlocal written
-        print(prompt + text if written == 0 else text, end="", flush=True)
-        written += 1
-
-    generations = model.generate(
-        prompt,
-        max_new_tokens=options.max_new_tokens,
-        sampling=sampling,
-        num_samples=options.samples,
-        beam=options.beam,
-        sync=not options.no_sync,
-        on_text=show if streams else None,
-    )
-    for one in generations:
-        print("" if written else prompt + one.text)
+    def write(generation: GeneratedText) -> None:
         if options.trees:
-            print("", *(parsed.picture() for parsed in one.sentences), sep="\n\n")
-        print()
+            print("", *(parsed.picture() for parsed in generation.sentences), sep="\n\n")
+        print(flush=True)
+
+    common = {"max_new_tokens": options.max_new_tokens, "beam": options.beam}
+    common["sync"] = not options.no_sync
+    if options.search:
+        for one in model.generate(prompt, num_samples=options.samples, **common):
+            print(prompt + one.text)
+            write(one)
+    with _progress(len(sampling), options.quiet, " texts") as bar:
+        for of_sample in sampling:
+            begin = prompt  # with the first piece: a prompt that is refused is not shown
+
+            def show(text: str) -> None:
+                nonlocal begin
+                print(begin + text, end="", flush=True)
+                begin = ""
+
+            [one] = model.generate(prompt, sampling=of_sample, on_text=show, **common)
+            print(begin)
+            write(one)
+            bar.update()
+    return 0
 
 
-def surprisal_command(argv: Sequence[str], opener: Opener) -> None:
+def surprisal_command(argv: Sequence[str], opener: Opener) -> int:
     """`python -m gpst surprisal`: a table of words and their surprisals."""
     parser = command_parser("surprisal", "Surprisal of each word in bits, as tab-separated values.")
     model_arguments(parser)
@@ -180,24 +193,32 @@ def surprisal_command(argv: Sequence[str], opener: Opener) -> None:
     parser.add_argument(
         "--document", action="store_true", help="lines follow each other in one context"
     )
-    parser.add_argument("file", nargs="?", default="-", help="sentences, or - for standard input")
+    lines_arguments(parser)
     options = options_of(parser, argv)
     from gpst.api import GPST
 
     model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
-    before = 0
-    for chunk in _chunks(options.file):
-        groups = [chunk] if options.document else [[line] for line in chunk]
-        progress = _progress(len(groups), options.quiet)
-        results = model.surprisals(groups, beam=options.beam, on_done=progress)
-        if before == 0:
+    document: list[Line] = []
+    first = True
+
+    def work(chunk: Sequence[Line]) -> None:
+        nonlocal first
+        lines = [line for line in chunk if line.text]
+        texts = [line.text for line in lines]
+        groups = [texts] if options.document else [[text] for text in texts]
+        results = model.surprisals(groups, beam=options.beam) if lines else []
+        if first and results:
             print("sentence\tposition\tword\tsurprisal_bits")
-        for group in results:
-            for sentence in group:
-                before += 1
-                for position, word in enumerate(sentence, 1):
-                    print(before, position, word.word, f"{word.bits:.4f}", sep="\t")
-        sys.stdout.flush()
+            first = False
+        sentences = [sentence for group in results for sentence in group]
+        for line, sentence in zip(lines, sentences, strict=True):
+            for position, word in enumerate(sentence, 1):
+                print(line.number, position, word.word, f"{word.bits:.4f}", sep="\t")
+
+    code = _for_chunks(model, options, document.extend if options.document else work)
+    if document:
+        work(document)
+    return code
 
 
 COMMANDS = {
@@ -229,18 +250,23 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
         print(f"gpst: command {name!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
     try:
-        COMMANDS[argv[0]](argv[1:], opener)
+        code = COMMANDS[argv[0]](argv[1:], opener)
         sys.stdout.flush()
+        return code
     except (ModelFolderError, NoInputError, ConfigError) as error:
         return say(argv[0], error, EXIT_USAGE)
     except ValueError as error:
         return say(argv[0], error, EXIT_DATA)
     except KeyboardInterrupt:
         return say(argv[0], "interrupted", EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader has seen enough (| head); Python must not write to the pipe when it ends.
+    except OSError as error:
+        if error.errno not in _UNWRITTEN:
+            raise
+        # Python must not write what is left when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        if isinstance(error, BrokenPipeError):
+            return 0  # the reader has seen enough (| head)
+        return say(argv[0], f"cannot write the output: {error.strerror}", EXIT_OUTPUT)
 
 
 def say(command: str, problem: object, code: int) -> int:

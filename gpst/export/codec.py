@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 _FINAL = re.compile(r"""[.!?…]["'”’»)\]}]*\s*$""")
 _LOOK = 16
@@ -57,23 +57,29 @@ class Codec:
         """One sentence. It is read as if it stood inside a text, after a space.
 
         Raises:
-            ValueError: the text is empty.
+            ValueError: there is no word in the text.
         """
         text = " ".join(text.split())
         if not text:
             raise ValueError("a sentence is empty")
         # In a byte-level vocabulary the space belongs to the word after it.
         text = " " + text if self._byte_level else text
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text)
+        if not encoding.ids:
+            raise ValueError(f"the tokenizer leaves nothing of {text[:60]!r}")
         return _with_words(text, encoding.ids, encoding.offsets, encoding.word_ids)
 
-    def sentences(self, text: str) -> list[Sentence]:
+    def sentences(self, text: str, inside: bool = False) -> list[Sentence]:
         """The sentences of a text, with the tokens that the whole text has.
 
         A sentence ends after a token that may end one, before white space that no small letter
         follows. The corpus' own segmenter knows more; give sentences one by one where it matters.
+
+        Args:
+            inside: the text is read as if it stood inside another, after a space, like `sentence`.
         """
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        text = " " + text if inside and self._byte_level else text
+        encoding = self._encode(text)
         ids, offsets, words = encoding.ids, encoding.offsets, encoding.word_ids
         cuts = [0]
         for k in range(len(ids) - 1):
@@ -91,9 +97,22 @@ class Codec:
             if a < b
         ]
 
+    def _encode(self, text: str) -> Encoding:
+        text.encode("utf-8")  # half a surrogate pair is a ValueError
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; special ones leave nothing."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def piece(self, token: int) -> tuple[str, str]:
+        """What to show for a token, and what it adds to a text, its space included."""
+        name = self.tokenizer.id_to_token(token) or str(token)
+        text = self.decode([token])
+        if not self._byte_level and text:
+            text = name[2:] if name.startswith("##") else f" {text}"
+        blank = "\N{RETURN SYMBOL}" if "\n" in text else "\N{OPEN BOX}"
+        return text.strip() or (blank if text else name), text
 
     def final_tokens(self) -> list[int]:
         """Ids of the tokens whose text may end a sentence."""

@@ -17,10 +17,13 @@ from gpst.config_reader import parse_json
 from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
 from gpst.export.former import config_now, weights_now
+from gpst.export.remote import AUTO_MAP, REMOTE, REMOTE_CODE
 
 PREFIX = "gpst."
 """Of the core model's parameters in the exported weights."""
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+_INDEX = "model.safetensors.index.json"
+"""Names the files of weights that are too many for one."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,28 @@ class ModelFolder:
             raise ModelFolderError(f"{self.path / TOKENIZER}: {error}; export again") from error
 
     def weights(self) -> dict[str, Tensor]:
-        """The core model's state dict."""
-        file = self.path / WEIGHTS
-        try:
-            stored = load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise ModelFolderError(f"{file}: {error}; export the model again") from error
+        """The core model's state dict, in fp32 whatever is stored."""
+        stored: dict[str, Tensor] = {}
+        for name in self._weight_files():
+            file = self.path / name
+            try:
+                stored |= {key: tensor.float() for key, tensor in load_file(file).items()}
+            except (OSError, SafetensorError) as error:
+                raise ModelFolderError(f"{file}: {error}; export the model again") from error
         if isinstance(self.config, GPT2Config):
             return _gpt2_core(stored)
         return weights_now(
             {k.removeprefix(PREFIX): v for k, v in stored.items() if k.startswith(PREFIX)}
         )
+
+    def _weight_files(self) -> list[str]:
+        index = self.path / _INDEX
+        if not index.is_file():
+            return [WEIGHTS]
+        try:
+            return sorted(set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (OSError, UnicodeDecodeError, ConfigError, KeyError, TypeError) as error:
+            raise ModelFolderError(f"{index}: {error}; export the model again") from error
 
     def model(self) -> nn.Module:
         """The core model (GPST or the GPT-2 baseline) in evaluation mode."""
@@ -80,7 +94,8 @@ def open_model(folder: str | Path) -> ModelFolder:
     """
     path = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
-        if not (path / name).is_file():
+        sharded = name == WEIGHTS and (path / _INDEX).is_file()
+        if not sharded and not (path / name).is_file():
             what = "has no " + name if path.is_dir() else "does not exist"
             raise ModelFolderError(
                 f"model {path} {what}; give a folder that `launch/convert.sh to-hf` has made"
@@ -132,7 +147,7 @@ def export(
     """Writes a model folder that transformers, `gpst.GPST` and the commands load.
 
     Args:
-        weights: the core model's state dict.
+        weights: the core model's state dict, in the precision that is to be stored.
         tokenizer: folder of tokenizer.json (and tokenizer_config.json).
         end_token: the token that ends a document.
         card: contents of README.md.
@@ -169,17 +184,50 @@ def export(
             values["architectures"] = ["GPSTForSequenceClassification"]
             values["id2label"] = labels
             values["label2id"] = {name: int(k) for k, name in labels.items()}
+        (out / REMOTE).write_text(REMOTE_CODE, encoding="utf-8")
+    values["dtype"] = str(next(iter(stored.values())).dtype).removeprefix("torch.")
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in stored.items()}
-    for name in (TOKENIZER, "tokenizer_config.json"):
-        if (source / name).is_file():
-            (out / name).write_bytes((source / name).read_bytes())
+    (out / TOKENIZER).write_bytes((source / TOKENIZER).read_bytes())
+    of_tokenizer = _tokenizer_config(source, codec, values)
+    pad = of_tokenizer["pad_token"]
+    pad = pad["content"] if isinstance(pad, Mapping) else pad
+    values["pad_token_id"] = None if pad is None else codec.tokenizer.token_to_id(pad)
+    special = {name: values[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    _write_json(out / _TOKENIZER_CONFIG, of_tokenizer)
+    _write_json(out / "generation_config.json", special)
     save_file(stored, out / WEIGHTS, metadata={"format": "pt"})
     # safetensors writes for the owner alone.
     (out / WEIGHTS).chmod((out / TOKENIZER).stat().st_mode)
     if card:
         (out / "README.md").write_text(card, encoding="utf-8")
     # Last, so that a folder with a configuration is whole.
-    (out / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    _write_json(out / CONFIG, values)
+
+
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+def _write_json(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _tokenizer_config(source: Path, codec: Codec, model: Mapping[str, Any]) -> dict[str, Any]:
+    """The dataset's tokenizer_config.json with what transformers needs to pad and to generate.
+
+    Args:
+        model: its config.json.
+    """
+    file = source / _TOKENIZER_CONFIG
+    stated = parse_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    last = model["bos_token_id"] if model["eos_token_id"] is None else model["eos_token_id"]
+    missing = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": codec.tokenizer.id_to_token(last),
+        "padding_side": "left",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": model.get("n_positions", model.get("max_context_tokens")),
+    }
+    return missing | {name: value for name, value in stated.items() if value is not None}
 
 
 def _gpst_config(config: GPSTConfig, end_token: int | None, final: list[int]) -> dict[str, Any]:
@@ -188,10 +236,10 @@ def _gpst_config(config: GPSTConfig, end_token: int | None, final: list[int]) ->
     return {
         "architectures": ["GPSTForCausalLM"],
         "model_type": "gpst",
+        "auto_map": AUTO_MAP,
         **own,
         "eos_token_id": end_token,
         "sentence_final_token_ids": final,
-        "dtype": "float32",
     }
 
 
@@ -211,7 +259,6 @@ def _gpt2_config(config: GPT2Config, end_token: int | None) -> dict[str, Any]:
         "attn_pdrop": config.dropout,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": end_token,
-        "dtype": "float32",
     }
 
 

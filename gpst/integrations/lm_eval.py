@@ -2,8 +2,8 @@
 
     python -m gpst.integrations.lm_eval --model gpst --model_args pretrained=DIR --tasks lambada
 
-Log likelihoods come from word-level search with one history (gpst/search/parse.py): the model from
-left to right, with its trees marginalised over the beam.
+Log likelihoods are those of gpst/search/score.py: the model from left to right, with its trees
+summed over a beam.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from gpst.api import GPST
 from gpst.cli.arguments import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE
 from gpst.cli.commands import say
 from gpst.export.errors import ModelFolderError
-from gpst.search.batches import in_order, search_batches
-from gpst.search.generate import generate
+from gpst.search.batches import in_order, score_batches
+from gpst.search.sample_words import sample_words
 from gpst.search.sampling import Sampling
+from gpst.search.score import TextScore
 
 try:
     from lm_eval.api.model import LM
@@ -86,21 +87,25 @@ class HarnessModel(LM):
     def _sentences(self, text: str) -> list[list[int]]:
         return [sentence.tokens for sentence in self.gpst.codec.sentences(text)]
 
-    def _prefixes(self, contexts: Sequence[list[list[int]]], quiet: bool) -> list[Any]:
-        """For each context, log p of the tokens up to each, nats."""
+    def _scores(
+        self, contexts: Sequence[list[list[int]]], quiet: bool, compare: bool
+    ) -> list[TextScore]:
         bar = tqdm(total=len(contexts), disable=quiet, file=sys.stderr)
-        batch_results = search_batches(self.gpst.model, contexts, beam=self.beam, sentence_beam=1)
-        results = in_order(batch_results, bar.update)
+        batch_scores = score_batches(self.gpst.model, contexts, beam=self.beam, compare=compare)
+        scores = in_order(batch_scores, bar.update)
         bar.close()
-        return [result.prefix_log_p for result in results]
+        return scores
 
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """log p(continuation | context), nats, and whether it is what greedy generation writes."""
-        contexts, new = [], []
-        for request in requests:
+        contexts: dict[int, list[list[int]]] = {}
+        new: dict[int, int] = {}
+        for number, request in enumerate(requests):
             before, after = request.args
+            if not after:
+                continue
             # White space goes with the word after it, as in the tokenizer.
             stripped = before.rstrip()
             before, after = stripped, before[len(stripped) :] + after
@@ -109,38 +114,20 @@ class HarnessModel(LM):
             num_given = min(
                 len(self.gpst.codec.tokenizer.encode(before).ids) if before else 0, total - 1
             )
-            if total - num_given > self.limit:
+            new[number] = total - num_given
+            if new[number] > self.limit:
                 raise ValueError(
-                    f"a continuation has {total - num_given} tokens, "
-                    f"but the model takes {self.limit}"
+                    f"a continuation has {new[number]} tokens, but the model takes {self.limit}"
                 )
-            contexts.append(last_tokens(sentences, self.limit))
-            new.append(total - num_given)
-        prefixes = self._prefixes(contexts, disable_tqdm)
-        results = []
-        for context, number, prefix in zip(contexts, new, prefixes, strict=True):
-            start = len(prefix) - number
-            log_p = float(prefix[-1] - (prefix[start - 1] if start else 0.0))
-            results.append((log_p, self._is_greedy(context, start)))
+            contexts[number] = last_tokens(sentences, self.limit)
+        results = [(0.0, True)] * len(requests)  # as of an empty continuation
+        scores = self._scores(list(contexts.values()), disable_tqdm, compare=True)
+        for number, score in zip(contexts, scores, strict=True):
+            assert score.most_probable is not None
+            tokens = slice(len(score.log_p) - new[number], None)
+            log_p = float(score.log_p[tokens].sum())
+            results[number] = log_p, bool(score.most_probable[tokens].all())
         return results
-
-    def _is_greedy(self, context: list[list[int]], start: int) -> bool:
-        tokens = [token for sentence in context for token in sentence]
-        prompt = first_tokens(context, start)
-        written = self._write(prompt, len(tokens) - start, Sampling(temperature=0.0))
-        return written == tokens[start:]
-
-    def _write(self, prompt: list[list[int]], number: int, sampling: Sampling) -> list[int]:
-        [one] = generate(
-            self.gpst.model,
-            prompt,
-            max_new_tokens=number,
-            final_tokens=self.gpst.final_tokens,
-            end_token=self.gpst.end_token,
-            sampling=sampling,
-            beam=self.beam,
-        )
-        return one.tokens
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts, nats; a long one in windows that know nothing of each other."""
@@ -153,9 +140,22 @@ class HarnessModel(LM):
                 windows.append(window)
                 owners.append(number)
         sums = [0.0] * len(requests)
-        for owner, prefix in zip(owners, self._prefixes(windows, disable_tqdm), strict=True):
-            sums[owner] += float(prefix[-1])
+        scores = self._scores(windows, disable_tqdm, compare=False)
+        for owner, score in zip(owners, scores, strict=True):
+            sums[owner] += float(score.log_p.sum())
         return sums
+
+    def _write(self, prompt: list[list[int]], number: int, sampling: Sampling) -> list[int]:
+        [one] = sample_words(
+            self.gpst.model,
+            [prompt],
+            max_new_tokens=number,
+            final_tokens=self.gpst.final_tokens,
+            end_token=self.gpst.end_token,
+            sampling=sampling,
+            beam=self.beam,
+        )
+        return one.tokens
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Continuations up to the first of the stop strings."""

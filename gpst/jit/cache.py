@@ -17,9 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numba
-
-_CONFIG: Any = numba.config
 _DECORATOR = Path(__file__).resolve().with_name("compiled.py")
 _KEPT_S = 7 * 24 * 3600
 """How long the code of other sources stays after its last use: other branches, other versions."""
@@ -28,12 +25,19 @@ _KEPT_S = 7 * 24 * 3600
 @contextmanager
 def own_cache(package: Path) -> Iterator[bool]:
     """Inside, numba caches in a package's folder. Yields whether there is a place for one."""
-    folder, before = _folder(package), _CONFIG.CACHE_DIR
-    _CONFIG.CACHE_DIR = folder or before
+    config = _numba().config
+    folder, before = _folder(package), config.CACHE_DIR
+    config.CACHE_DIR = folder or before
     try:
         yield folder is not None
     finally:
-        _CONFIG.CACHE_DIR = before
+        config.CACHE_DIR = before
+
+
+def _numba() -> Any:
+    import numba
+
+    return numba
 
 
 @functools.cache
@@ -52,7 +56,8 @@ def _folder(package: Path) -> str | None:
 
 def _parents(package: Path) -> list[Path]:
     """Where the folder may be, best first: as numba itself chooses."""
-    configured = [Path(_CONFIG.CACHE_DIR)] if _CONFIG.CACHE_DIR else []  # NUMBA_CACHE_DIR
+    stated = _numba().config.CACHE_DIR  # NUMBA_CACHE_DIR
+    configured = [Path(stated)] if stated else []
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     user_cache = [] if home.startswith("~") else [Path(home, "numba")]
     return [*configured, package / "__pycache__", *user_cache]
@@ -60,7 +65,7 @@ def _parents(package: Path) -> list[Path]:
 
 def sources_key(package: Path) -> str:
     """Changes with numba, and with every source that has compiled functions or compiles them."""
-    parts = [numba.__version__.encode()]
+    parts = [_numba().__version__.encode()]
     for path in [_DECORATOR, *sorted(package.rglob("*.py"))]:
         source = path.read_bytes()
         if b"compiled" in source:

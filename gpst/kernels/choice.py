@@ -18,6 +18,7 @@ from types import ModuleType
 import torch
 
 from gpst.config_reader import ConfigError
+from gpst.jit.compiled import Compiled
 
 CHOICES = ("auto", "torch", "triton", "numba")
 _MOST_THREADS = 2
@@ -71,7 +72,7 @@ def requested() -> str:
 def _choice(x: torch.Tensor) -> str:
     """torch, triton or numba."""
     request = requested()
-    if x.dtype == torch.float64:
+    if x.dtype == torch.float64 or (Compiled.interpreted and request == "auto"):
         return "torch"
     fits_numba = x.dtype == torch.float32 and x.device.type == "cpu"
     few_threads = torch.get_num_threads() <= _MOST_THREADS

@@ -8,6 +8,7 @@ phi_alpha, phi_beta: how well the two go together, for the weights over splits o
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gpst.config import CompositionConfig
+from gpst.kernels.packed_linear import PackedLinear
 from gpst.kernels.product import Linear
 from gpst.layers.transformer import at_least_fp32, init_std
 
@@ -22,6 +24,60 @@ from gpst.layers.transformer import at_least_fp32, init_std
 def plain_norm(x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
     """LayerNorm_0: no scale, no shift."""
     return F.layer_norm(x, x.shape[-1:])
+
+
+class Affine(NamedTuple):
+    """The map x -> x W^T + b of a linear layer."""
+
+    weight: Float[Tensor, "O I"]
+    bias: Float[Tensor, "O"]
+
+
+class LayerMaps(NamedTuple):
+    """Of a `PairLayer`."""
+
+    num_heads: int
+    query_key: Affine
+    value: Affine
+    attention_out: Affine
+    ffn_in: Affine
+    ffn_out: Affine
+
+
+class PairMaps(NamedTuple):
+    """Everything that a `PairModel` computes with, as tensors of the graph."""
+
+    layers: list[LayerMaps]
+    scores: list[tuple[Affine, Affine]]
+    """The MLP of each role's score."""
+    role: Float[Tensor, "roles D"]
+    score_scale: float
+    dropout: float
+    """0 in evaluation mode."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, each once."""
+        affine = [each for layer in self.layers for each in layer[1:]]
+        affine += [each for score in self.scores for each in score]
+        return (self.role, *(tensor for each in affine for tensor in each))
+
+
+def affine_of(layer: nn.Module) -> Affine:
+    """What a linear layer computes, adapters, parametrisations and hooks included.
+
+    Those of a layer without any are its parameters; otherwise the layer is called on the axes.
+    """
+    changed = "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks
+    if type(layer) in _PLAIN and not changed:
+        return Affine(layer.weight, layer.bias)  # type: ignore[arg-type]
+    bias: Tensor = layer.bias  # type: ignore[assignment]
+    axes = torch.eye(layer.in_features + 1, layer.in_features, dtype=bias.dtype, device=bias.device)  # type: ignore[operator]
+    images = layer(axes)
+    return Affine((images[:-1] - images[-1]).T, images[-1])
+
+
+_PLAIN = (nn.Linear, Linear, PackedLinear)
 
 
 class PairLayer(nn.Module):
@@ -61,6 +117,10 @@ class PairLayer(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
 
+    def linear_maps(self) -> LayerMaps:
+        names = ("query_key", "value", "attention_out", "ffn_in", "ffn_out")
+        return LayerMaps(self.num_heads, *(affine_of(getattr(self, name)) for name in names))
+
     def forward(
         self, x: Float[Tensor, "2 E D"], role: Float[Tensor, "2 R D"]
     ) -> Float[Tensor, "2 E D"]:
@@ -98,11 +158,6 @@ class PairScore(nn.Module):
         """The MLP of each role, in the order of the roles."""
         return list(self.children())  # type: ignore[arg-type]
 
-    @property
-    def linears(self) -> list[tuple[nn.Linear, nn.Linear]]:
-        """The two linear layers of each role's MLP."""
-        return [(mlp[0], mlp[-1]) for mlp in self.maps]  # type: ignore[misc]
-
     def compare(self, x: Float[Tensor, "E S"], y: Float[Tensor, "E S"]) -> Float[Tensor, "E"]:
         """phi from what the maps give."""
         return (at_least_fp32(x) * at_least_fp32(y)).sum(-1) * self.scale
@@ -123,6 +178,13 @@ class PairModel(nn.Module):
     @property
     def pair_layers(self) -> list[PairLayer]:
         return list(self.layers)  # type: ignore[arg-type]
+
+    def linear_maps(self) -> PairMaps:
+        """What the passes over the chart compute with; they do not call the layers themselves."""
+        layers = [layer.linear_maps() for layer in self.pair_layers]
+        scores = [(affine_of(mlp[0]), affine_of(mlp[-1])) for mlp in self.score.maps]
+        dropout = self.pair_layers[0].dropout if self.training else 0.0
+        return PairMaps(layers, scores, self.role, self.score.scale, dropout)
 
     def _mix(self, first: Tensor, second: Tensor, role: Tensor) -> Tensor:
         pair = torch.stack((first, second))

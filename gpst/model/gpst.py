@@ -19,6 +19,7 @@ from gpst.layers.composition import Composition, Decomposition, Scaling
 from gpst.layers.transformer import HeadMLP, init_std
 from gpst.model.generator import Generator, GeneratorPadding
 from gpst.model.initialisation import start_as_in_paper
+from gpst.model.labelled import LabelledPart
 from gpst.model.losses import LossTerm, height_loss, type_loss, vocabulary_loss
 from gpst.model.modes import evaluating
 from gpst.model.output import ModelOutput, check_context_length
@@ -71,6 +72,16 @@ class GPSTModel(nn.Module):
             ValueError: a context longer than config.max_context_tokens; a layout of another batch.
         """
         check_context_length(batch, self.config.max_context_tokens)
+        return self.losses_of(batch, noise, temperature, layout)
+
+    def losses_of(
+        self,
+        batch: ContextBatch,
+        noise: float = 0.0,
+        temperature: float = 1.0,
+        layout: ChartLayout | None = None,
+    ) -> ModelOutput:
+        """See `forward`; a one-token sentence may stand behind a context of full length."""
         if layout is not None:
             layout.check_is_of(batch.sentence_ends)
         scores = self.parser(batch)
@@ -92,17 +103,19 @@ class GPSTModel(nn.Module):
             induced,
             "generator" in self.activation_checkpointing,
         )
+        part = LabelledPart.of(batch, layout, induced)
         lengths = on_device(batch.sentence_lengths, batch.tokens.device)
-        weight, tokens = self.embedding.weight, batch.tokens
-        rebuilt = self.autoencoding_head(outside_vectors)
+        weight, tokens = self.embedding.weight, part.tokens(batch.tokens)
+        rebuilt = self.autoencoding_head(part.tokens(outside_vectors))
+        heights = part.sentences(chart.heights[layout.roots])
         max_height = self.config.composition.max_height
         losses = {
             "autoencoding": LossTerm(vocabulary_loss(rebuilt, weight, tokens), "tokens"),
-            "token": LossTerm(vocabulary_loss(features, weight, tokens), "actions"),
-            "type": LossTerm(type_loss(type_logits, types), "actions"),
-            "parser": LossTerm(split_loss(scores, layout, induced), "splits"),
+            "token": LossTerm(vocabulary_loss(part.tokens(features), weight, tokens), "actions"),
+            "type": LossTerm(type_loss(part.actions(type_logits), part.actions(types)), "actions"),
+            "parser": LossTerm(split_loss(scores, layout, part.trees), "splits"),
             "height": LossTerm(
-                height_loss(chart.heights[layout.roots], lengths, max_height), "sentences"
+                height_loss(heights, part.sentences(lengths), max_height), "sentences"
             ),
         }
         statistics = structure_statistics(scores, layout, induced, chart)

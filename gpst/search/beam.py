@@ -155,14 +155,16 @@ class Beam:
         self._integers[:, context, slot] = integers[:, valid]
 
     def token_features(
-        self, reading: Reading, allowed: Bool[Tensor, "C F"]
+        self, hidden: Float[Tensor, "M H"], rows: Int64[Tensor, "C F"], allowed: Bool[Tensor, "C F"]
     ) -> tuple[Float[Tensor, "M H"], Int64[Tensor, "C F"]]:
-        """What the tied embedding is multiplied with, of the M allowed hypotheses in order, and
-        the slots of the token layers; `allowed` are valid ones."""
-        hidden, slots = self._tokens.step(
-            reading.hidden[allowed[reading.valid]], reading.rows, allowed
-        )
-        return self.model.generator.token_features(hidden), slots
+        """What the tied embedding is multiplied with, and the slots of the token layers.
+
+        Args:
+            hidden: outputs of the type layers, of the M allowed ones of the hypotheses `rows`, in
+                order.
+        """
+        out, slots = self._tokens.step(hidden, rows, allowed)
+        return self.model.generator.token_features(out), slots
 
     def token_scores(
         self, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
@@ -201,16 +203,45 @@ class Beam:
         change = (total - self.log_p.logsumexp(1)).masked_fill(total == -torch.inf, 0.0)
         self.log_p = self.log_p + change.unsqueeze(1)
 
-    def merge_histories(self, contexts: Bool[Tensor, "C"], kept: int) -> None:
-        """In some contexts, only the best `kept` hypotheses live on, with the weight of all."""
-        best = self.log_p.topk(min(kept, self.log_p.shape[1]), dim=1).indices
-        chosen = torch.zeros_like(self.log_p, dtype=torch.bool).scatter_(1, best, True)
-        chosen |= ~contexts.unsqueeze(1)
-        total = self.log_p.logsumexp(1, keepdim=True)
-        self.log_p = self.log_p.masked_fill(~chosen, -torch.inf)
-        self.rescale(total.squeeze(1))
-        self._types.drop_past(chosen)
-        self._tokens.drop_past(chosen)
+    def write(
+        self,
+        tokens: Int64[Tensor, "C b"],
+        log_p: Float[Tensor, "C b"],
+        slots: Int64[Tensor, "C b"],
+        where: Bool[Tensor, "C b"],
+    ) -> None:
+        """Some hypotheses, read by type and token layers, go on with a token each.
+
+        Args:
+            log_p: of all hypotheses from now on.
+            slots: of the token layers' state, -1 outside of `where`.
+        """
+        rows = torch.arange(where.shape[1], device=where.device).expand_as(slots)
+        self._tokens.select(rows, slots)
+        self.pending = torch.where(where, tokens, self.pending)
+        self.words = self.words + where
+        self.log_p = log_p
+
+    def merge(self, group: Bool[Tensor, "C b"], kept: int) -> None:
+        """Of a group of a context's hypotheses the best `kept` live on, with the weight of all."""
+        of_group = self.log_p.masked_fill(~group, -torch.inf)
+        best = of_group.topk(min(kept, group.shape[1]), dim=1).indices
+        chosen = torch.zeros_like(group).scatter_(1, best, True) & group
+        left = of_group.masked_fill(~chosen, -torch.inf)
+        change = of_group.logsumexp(1, keepdim=True) - left.logsumexp(1, keepdim=True)
+        alive = chosen | ~group
+        self.log_p = torch.where(chosen, self.log_p + change, self.log_p)
+        self.log_p = self.log_p.masked_fill(~alive, -torch.inf)
+        self._types.drop_past(alive)
+        self._tokens.drop_past(alive)
+
+    def select_contexts(self, contexts: Int64[Tensor, "new"]) -> None:
+        """The contexts become those of these numbers."""
+        for name in ("log_p", "words", "pending", "top", "_vectors"):
+            setattr(self, name, getattr(self, name).index_select(0, contexts))
+        self._integers = self._integers.index_select(1, contexts)
+        self._types.select_contexts(contexts)
+        self._tokens.select_contexts(contexts)
 
     def compact(self) -> None:
         """Forgets nodes that are in no hypothesis' past, where that pays."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 Context = Sequence[Sequence[int]]
@@ -32,8 +32,6 @@ class TextTables:
     next_token: Int64[Tensor, "C words"]
     gen_limit: Int64[Tensor, "C words"]
     comp_limit: Int64[Tensor, "C words"]
-    opens: Bool[Tensor, "C words"]
-    """Whether the last token written opened a sentence, other than the first one."""
     closed_start: Int64[Tensor, "C"]
     """First token of the last sentence: a hypothesis is complete when its top starts there."""
 
@@ -51,11 +49,9 @@ class TextTables:
         Raises:
             ValueError: no context, an empty one or one that is too long; atoms that do not fit.
         """
-        lengths = [_checked_length(context, max_context_tokens) for context in contexts]
-        if not lengths:
-            raise ValueError("a search needs at least one context")
+        lengths = check_contexts(contexts, max_context_tokens)
         size = max(lengths) + 1
-        tables = np.zeros((4, len(contexts), size), np.int64)
+        tables = np.zeros((3, len(contexts), size), np.int64)
         tables[1] = -1
         for number, context in enumerate(contexts):
             own = None if inside_word is None else inside_word[number]
@@ -63,9 +59,24 @@ class TextTables:
         starts = [
             length - len(context[-1]) for length, context in zip(lengths, contexts, strict=True)
         ]
-        next_token, gen_limit, comp_limit, opens = torch.from_numpy(tables).to(device)
+        next_token, gen_limit, comp_limit = torch.from_numpy(tables).to(device)
         moved = torch.tensor([lengths, starts], device=device)
-        return cls(moved[0], next_token, gen_limit, comp_limit, opens == 1, moved[1])
+        return cls(moved[0], next_token, gen_limit, comp_limit, moved[1])
+
+
+def check_contexts(contexts: Sequence[Context], limit: int, *, prompts: bool = False) -> list[int]:
+    """Tokens of each context.
+
+    Args:
+        prompts: contexts may be empty; their sentences may not.
+    Raises:
+        ValueError: no context, an empty one or one of more tokens than the limit.
+    """
+    if not contexts:
+        raise ValueError("a search needs at least one context")
+    return [
+        _checked_length(context, limit) if context or not prompts else 0 for context in contexts
+    ]
 
 
 def _checked_length(context: Context, limit: int) -> int:
@@ -80,9 +91,9 @@ def _checked_length(context: Context, limit: int) -> int:
 
 
 def _tables(context: Context, inside_word: InsideWord | None) -> np.ndarray:
-    """(4, n + 1): next token, limit of GEN, limit of COMP, opens, after 0 .. n tokens."""
+    """(3, n + 1): next token, limit of GEN, limit of COMP, after 0 .. n tokens."""
     tokens = [token for sentence in context for token in sentence]
-    gen, comp, opens = [0], [0], [0]
+    gen, comp = [0], [0]
     start = 0
     for number, sentence in enumerate(context):
         joined = [False] * len(sentence) if inside_word is None else list(inside_word[number])
@@ -97,8 +108,7 @@ def _tables(context: Context, inside_word: InsideWord | None) -> np.ndarray:
             last = offset == len(sentence) - 1
             gen.append(words if inside else start if last else atom)
             comp.append(atom if inside else start)
-            opens.append(int(offset == 0 and number > 0))
             atom = atom if inside else words
         start += len(sentence)
     gen[-1] = -1
-    return np.array([[*tokens, 0], gen, comp, opens], np.int64)
+    return np.array([[*tokens, 0], gen, comp], np.int64)

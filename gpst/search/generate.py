@@ -174,7 +174,9 @@ class _Writer:
         log_p = reading.log_p + reading.comp_log_p
         token_slot = torch.full_like(token, -1)
         if bool(gen.any()):
-            features, slots = beam.token_features(reading, gen)
+            features, slots = beam.token_features(
+                reading.hidden[gen[reading.valid]], reading.rows, gen
+            )
             logits = at_least_fp32(features @ self.model.embedding.weight.T)
             drawn = drawn_from(logits, sampling, random)
             token[gen] = drawn
@@ -224,7 +226,7 @@ class _Writer:
 
     def _gen(self, reading: Reading, size: int) -> Candidates:
         """GEN of the most probable tokens of every hypothesis that was read: (C, F * each)."""
-        features, slots = self.beam.token_features(reading, reading.valid)
+        features, slots = self.beam.token_features(reading.hidden, reading.rows, reading.valid)
         features = reading.table(features, reading.valid)
         logits = at_least_fp32(features @ self.model.embedding.weight.T)
         best, tokens = logits.topk(min(size, logits.shape[-1]), dim=-1)

@@ -148,6 +148,14 @@ class History:
         else:
             self.past = F.pad(past, (0, self.capacity - size))
 
+    def select_contexts(self, contexts: Int64[Tensor, "new"]) -> None:
+        """The contexts become those of these numbers."""
+        numbers: list[int] = contexts.tolist()
+        self.sizes = [self.sizes[number] for number in numbers]
+        self._kept = [self._kept[number] for number in numbers]
+        self.past = self.past.index_select(0, contexts)
+        self.caches = [cache.index_select(0, contexts) for cache in self.caches]
+
     def drop_past(self, alive: Bool[Tensor, "C b"]) -> None:
         """Hypotheses that are not alive have no past any more."""
         self.past &= alive.unsqueeze(2)

@@ -12,9 +12,13 @@ from torch import Tensor
 from gpst.batch import ContextBatch
 from gpst.chart.atoms import AtomRule
 from gpst.chart.decode import decode, trees_of
+from gpst.jit.compiled import interpreted
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
 from gpst.tree import Tree
+
+_INTERPRETED = 128
+"""Tokens for which Python takes less time than the import of numba."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def inside_parse(
     nested = None if inside_word is None else [[boundaries] for boundaries in inside_word]
     batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], nested, atoms)
     batch = batch.to(device)
-    with evaluating(model):
+    with evaluating(model), interpreted(batch.num_tokens <= _INTERPRETED):
         layout = model.layout(batch, model.parser(batch))
         chart = model._inside(layout, model.embedding(batch.tokens), 1.0, False)
         induced = decode(layout, chart.scores)

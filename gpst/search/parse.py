@@ -2,17 +2,18 @@
 
 From hypotheses that all have just written token j, expand by COMP and by GEN of token j + 1, pool,
 keep the best b, and expand those that end in COMP again until all have written token j + 1. The sum
-of their probabilities is then the prefix probability, from which surprisals come.
+of their probabilities is then the prefix probability, a lower bound of the model's. Trees and the
+paper's surprisals come from here; probabilities of tokens from score.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gpst.model.gpst import GPSTModel
@@ -46,8 +47,12 @@ class TextResult:
     None for the action-level search, whose hypotheses are not equally far."""
 
     @property
-    def surprisals(self) -> Float[np.ndarray, "N"]:
-        """-log2 p(token | tokens before it), in bits, from ratios of prefix probabilities.
+    def quotient_surprisals(self) -> Float[np.ndarray, "N"]:
+        """-log2 of the quotient of a token's prefix probability and that of the token before, bits.
+
+        The paper's surprisal (3.4), for its beam of 300: what a beam drops counts as surprisal, so
+        that the quotients of all tokens sum to less than 1, the less the farther in a text and the
+        narrower the beam. Probabilities are those of gpst/search/score.py.
 
         Raises:
             ValueError: the search was action-level.
@@ -55,6 +60,17 @@ class TextResult:
         if self.prefix_log_p is None:
             raise ValueError("surprisals need a word-level search (sync=True)")
         return -np.diff(self.prefix_log_p, prepend=0.0) / np.log(2.0)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beam of a context when all its hypotheses have just written a token, or are complete."""
+
+    context: int
+    num_tokens: int
+    """Tokens written; one more than the context has once its last sentence is closed."""
+    hypotheses: list[tuple[float, list[int]]]
+    """Share of the beam's probability and actions (tokens and COMP) of each, best first."""
 
 
 @torch.no_grad()
@@ -66,7 +82,7 @@ def search_text(
     sync: bool = True,
     inside_word: Sequence[InsideWord] | None = None,
     num_best: int = 1,
-    sentence_beam: int | None = None,
+    on_prefix: Callable[[Prefix], None] | None = None,
 ) -> list[TextResult]:
     """Searches the trees of given contexts, all at once; dropout is off.
 
@@ -81,26 +97,16 @@ def search_text(
             pieces). After an atom's last token COMP must close it before GEN, and no constituent
             holds a part of one and something else. Without a chart there is no rule to choose.
         num_best: parses returned for each context, at most `beam`.
-        sentence_beam: when the first token of a further sentence is written, only so many
-            hypotheses live on, with the weight of all. A beam holds few of the many combinations of
-            earlier sentences' trees, so that its sums lose most of their mass in a long context.
-            Likewise the hypotheses that a beam drops after a token leave their weight to those
-            that it keeps: what was dropped had written the token too. This is another left-to-right
-            model, which knows its past by few trees; which ones depends on the past alone, so it
-            gives every text a probability just the same, and its sums lose little and cost less.
-            The log p of its parses are shares of that, no joint probabilities. None: off.
+        on_prefix: hears of each context's beam after each token (word-level search); what it raises
+            ends the search.
     Raises:
-        ValueError: an empty context or one longer than max_context_tokens; beam or sentence_beam
-            below 1, sentence_beam without sync.
+        ValueError: an empty context or one longer than max_context_tokens; beam below 1.
     """
-    for name, value in (("beam", beam), ("sentence_beam", sentence_beam)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: {value} is not allowed; it must be at least 1")
-    if sentence_beam is not None and not sync:
-        raise ValueError("sentence_beam needs a word-level search (sync=True)")
+    if beam < 1:
+        raise ValueError(f"beam: {beam} is not allowed; it must be at least 1")
     with evaluating(model):
         search = _TextSearch(model, contexts, beam, inside_word)
-        prefixes = search.run(True, sentence_beam) if sync else search.run_by_action()
+        prefixes = search.run(True, on_prefix) if sync else search.run_by_action()
         return search.results(contexts, prefixes, num_best)
 
 
@@ -112,7 +118,7 @@ def read_prompt(
 ) -> Beam:
     """The hypotheses that have just written the last token of each (equally long) context."""
     search = _TextSearch(model, contexts, beam, inside_word)
-    search.run(False, None)
+    search.run(False)
     return search.beam
 
 
@@ -128,12 +134,10 @@ class _TextSearch:
         self.tables = TextTables.of(contexts, inside_word, model.config.max_context_tokens, device)
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
-        self.written: Float[Tensor, "C"] = torch.full_like(self.beam.log_p[:, 0], -torch.inf)
-        """Log of the mass of all hypotheses that wrote the token of a phase, kept or not."""
-        self.counts_dropped = False
-        """Whether the mass of what is dropped is asked for."""
 
-    def run(self, close: bool, sentence_beam: int | None) -> Float[Tensor, "C words"]:
+    def run(
+        self, close: bool, on_prefix: Callable[[Prefix], None] | None = None
+    ) -> Float[Tensor, "C words"]:
         """Token by token; returns the log of the sum over the beam after each phase.
 
         A context's phase is over when none of its hypotheses ends in COMP; contexts do not wait
@@ -146,19 +150,19 @@ class _TextSearch:
         phase = torch.zeros_like(lengths)
         log_p = self.beam.log_p
         prefixes = log_p.new_full((len(lengths), int(lengths.max()) + 1), -torch.inf)
-        self.counts_dropped = sentence_beam is not None
         while True:
             unfinished = self._unfinished()
             going = unfinished & (self.beam.pending == COMP)
             over = ~going.any(1)
-            if sentence_beam is not None:
-                self._pass_on(over, phase, sentence_beam)
             sums = self.beam.log_p.logsumexp(1, keepdim=True)
             at = phase.minimum(lengths).unsqueeze(1)
             now = over & (phase <= lengths)
             prefixes.scatter_(1, at, torch.where(now.unsqueeze(1), sums, prefixes.gather(1, at)))
+            if on_prefix is not None:
+                ended = over & (phase > 0) & (phase <= lengths + 1)
+                for context in ended.nonzero().flatten().tolist():
+                    on_prefix(self._prefix(context, int(phase[context])))
             phase += over
-            self.written = self.written.masked_fill(over, -torch.inf)
             active = torch.where(over.unsqueeze(1), unfinished, going)
             active &= (phase <= (lengths + 1 if close else lengths)).unsqueeze(1)
             if not bool(active.any()):
@@ -166,17 +170,11 @@ class _TextSearch:
             self._expand(active)
             self.beam.compact()
 
-    def _pass_on(
-        self, over: Bool[Tensor, "C"], phase: Int64[Tensor, "C"], sentence_beam: int
-    ) -> None:
-        """At the end of a phase what was dropped leaves its weight, at the first token of a further
-        sentence few hypotheses that of all."""
-        self.beam.rescale(self.written.masked_fill(~over, -torch.inf))
-        width = self.tables.opens.shape[1]
-        opens = self.tables.opens.gather(1, phase.clamp_max(width - 1).unsqueeze(1)).squeeze(1)
-        opens &= over & (phase <= self.tables.lengths)
-        if bool(opens.any()):
-            self.beam.merge_histories(opens, sentence_beam)
+    def _prefix(self, context: int, num_tokens: int) -> Prefix:
+        shares = self.beam.log_p[context].softmax(0).sort(descending=True)
+        ranked = zip(shares.values.tolist(), shares.indices.tolist(), strict=True)
+        hypotheses = [(p, self.beam.actions(context, number)) for p, number in ranked if p > 0]
+        return Prefix(context, num_tokens, hypotheses)
 
     def run_by_action(self) -> None:
         """All hypotheses grow by one action at a time."""
@@ -198,9 +196,8 @@ class _TextSearch:
         known = Candidates.joined([beam.unread(active), reading.comp(comp & reading.valid)])
         gen = reading.start <= tables.gen_limit.gather(1, reading.words)
         gen &= reading.valid
-        if not self.counts_dropped:
-            # A score only falls: below the last one that is kept without GEN, GEN has no chance.
-            gen &= reading.log_p + reading.gen_log_p >= self._last_kept(known.log_p)
+        # A score only falls: below the last one that is kept without GEN, GEN has no chance.
+        gen &= reading.log_p + reading.gen_log_p >= self._last_kept(known.log_p)
         if bool(gen.any()):
             known = Candidates.joined([known, self._gen(reading, gen, known.log_p)])
         beam.keep_best(known, self.size)
@@ -216,7 +213,8 @@ class _TextSearch:
         others: Float[Tensor, "C K"],
     ) -> Candidates:
         """Args: others: scores of the candidates that GEN competes with."""
-        features, slots = self.beam.token_features(reading, allowed)
+        hidden = reading.hidden[allowed[reading.valid]]
+        features, slots = self.beam.token_features(hidden, reading.rows, allowed)
         tokens = self.tables.next_token.gather(1, reading.words)
         scores = self.beam.token_scores(features, tokens[allowed])
         before = (reading.log_p + reading.gen_log_p)[allowed]
@@ -228,17 +226,13 @@ class _TextSearch:
             exact = before[rows] + scores.exact(rows)
             log_p.view(-1).index_copy_(0, place[rows], exact)
 
-        if self.counts_dropped:
-            score(allowed)
-            self.written = torch.logaddexp(self.written, log_p.logsumexp(1))
-        else:
-            # First those that are kept if all are as good as their bounds say; then the others
-            # whose bound is above what is kept now: those left are surely dropped.
-            upper = torch.full_like(log_p, -torch.inf)
-            upper[allowed] = before + scores.upper
-            first = allowed & (upper >= self._last_kept(others, upper))
-            score(first)
-            score(allowed & ~first & (upper >= self._last_kept(others, log_p)))
+        # First those that are kept if all are as good as their bounds say; then the others whose
+        # bound is above what is kept now: those left are surely dropped.
+        upper = torch.full_like(log_p, -torch.inf)
+        upper[allowed] = before + scores.upper
+        first = allowed & (upper >= self._last_kept(others, upper))
+        score(first)
+        score(allowed & ~first & (upper >= self._last_kept(others, log_p)))
         return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)
 
     def results(

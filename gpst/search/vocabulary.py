@@ -105,11 +105,3 @@ class TokenScores:
             for part in range(1, len(self._vocabulary.parts)):
                 total = torch.logaddexp(total, self._vocabulary.log_sum(part, inputs))
         return (self._own.index_select(0, rows) - total).clamp_max(0.0)
-
-
-def log_p_of(
-    model: GPSTModel, features: Float[Tensor, "M H"], tokens: Int64[Tensor, "M"]
-) -> Float[Tensor, "M"]:
-    """log softmax(features E^T) at one token a row, float64."""
-    scores = TokenScores(Vocabulary(model), features, tokens)
-    return scores.exact(torch.arange(len(tokens), device=tokens.device))

@@ -1,13 +1,23 @@
-"""The page's server: static page, /api/parse, /api/surprisal, /api/generate."""
+"""The page's server: the page, /api/models, and /api/analyse and /api/continue, which stream."""
 
 import argparse
+import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpst.cli.arguments import EXIT_USAGE, Parser, model_argument, options_of
+from gpst.cli.arguments import (
+    EXIT_USAGE,
+    Parser,
+    beam_argument,
+    model_argument,
+    options_of,
+    positive,
+)
 from gpst.cli.commands import Opener, open_exported
 from gpst.export.errors import ModelFolderError
 
@@ -15,105 +25,158 @@ if TYPE_CHECKING:
     from gpst.api import GPST
 
 PAGE = Path(__file__).with_name("page.html")
-MAX_CHARACTERS = 400
-MAX_NEW_TOKENS = 60
-_BEAM = 20
 
 
-def create_app(model: "GPST") -> Any:
-    """The application (FastAPI). One request computes at a time: the model has one device."""
-    from fastapi import Body, FastAPI
-    from fastapi.responses import FileResponse, JSONResponse
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take."""
 
-    from gpst.render import as_svg
-    from gpst.search.sampling import Sampling
+    tokens: int = 128
+    seconds: float = 30.0
+    beam: int = 20
+
+
+def create_app(models: "dict[str, GPST]", limits: Limits) -> Any:
+    """The application (FastAPI). One request computes at a time: the models share a device.
+
+    Args:
+        models: by the names that the page shows.
+    """
+    from fastapi import Body, FastAPI, Request
+    from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+
+    from gpst.web.analysis import Emit, analyse, continue_text, sentences_of
+    from gpst.web.streams import stream
 
     app = FastAPI(title="GPST", docs_url=None, redoc_url=None, openapi_url=None)
-    lock = Lock()
+    turn, names = Lock(), list(models)
 
-    def answer(text: str, compute: Callable[[str], dict[str, Any]]) -> Any:
-        text = " ".join(text.split())
-        if not text:
-            return JSONResponse({"error": "write a sentence first"}, 422)
-        if len(text) > MAX_CHARACTERS:
-            long = f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are allowed"
-            return JSONResponse({"error": long}, 422)
+    def answer(
+        request: Request, text: str, number: int, compute: "Callable[[GPST, list[Any], Emit], None]"
+    ) -> Any:
+        if not 0 <= number < len(names):
+            error = f"model {number} is not here; there are {len(names)}"
+            return JSONResponse({"error": error}, 422)
+        model = models[names[number]]
         try:
-            with lock:
-                return compute(text)
+            sentences = sentences_of(model, text, limits.tokens)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 422)
+        lines = stream(lambda emit: compute(model, sentences, emit), request, turn, limits.seconds)
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @app.get("/")
     def page() -> FileResponse:
         return FileResponse(PAGE, media_type="text/html; charset=utf-8")
 
-    @app.post("/api/parse")
-    def parse(text: Annotated[str, Body(embed=True)]) -> Any:
-        def compute(text: str) -> dict[str, Any]:
-            inside = model.parse(text)
-            left = model.parse(text, "left-to-right", beam=_BEAM)
-            return {
-                name: {"brackets": str(parsed), "svg": as_svg([parsed])}
-                for name, parsed in (("inside", inside), ("left_to_right", left))
-            }
+    @app.get("/api/models")
+    def known() -> dict[str, Any]:
+        return {
+            "models": names,
+            "max_tokens": limits.tokens,
+            "max_seconds": limits.seconds,
+            "beam": limits.beam,
+        }
 
-        return answer(text, compute)
-
-    @app.post("/api/surprisal")
-    def surprisal(text: Annotated[str, Body(embed=True)]) -> Any:
-        def compute(text: str) -> dict[str, Any]:
-            words = model.surprisal([text], beam=_BEAM)
-            return {"words": [{"word": word.word, "bits": word.bits} for word in words]}
-
-        return answer(text, compute)
-
-    @app.post("/api/generate")
-    def generate(
-        text: Annotated[str, Body(embed=True)], seed: Annotated[int, Body(embed=True)] = 0
+    @app.post("/api/analyse")
+    def analysis(
+        request: Request,
+        text: Annotated[str, Body(embed=True)],
+        model: Annotated[int, Body(embed=True)] = 0,
     ) -> Any:
-        def compute(text: str) -> dict[str, Any]:
-            [one] = model.generate(
-                text,
-                max_new_tokens=MAX_NEW_TOKENS,
-                sampling=Sampling(temperature=0.8, top_k=40, seed=seed),
-                beam=_BEAM,
-            )
-            return {"text": one.text, "svg": as_svg(one.sentences)}
+        return answer(request, text, model, lambda m, s, emit: analyse(m, s, limits.beam, emit))
 
-        return answer(text, compute)
+    @app.post("/api/continue")
+    def continuation(
+        request: Request,
+        text: Annotated[str, Body(embed=True)],
+        model: Annotated[int, Body(embed=True)] = 0,
+        seed: Annotated[int, Body(embed=True)] = 0,
+    ) -> Any:
+        return answer(
+            request, text, model, lambda m, _, emit: continue_text(m, text, seed, limits.beam, emit)
+        )
 
     return app
 
 
-def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
-    """Serves until it is interrupted; `opener`: of what --model names."""
+def _port(text: str) -> int:
+    number = int(text) if text.isdigit() else -1
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number from 0 to 65535")
+    return number
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         "python -m launch.demo",
-        description="A web page on which a model parses and writes.",
+        description="A web page on which models parse, measure and write.",
         epilog="example:\n  python -m launch.demo --model runs/demo/exported --port 7860\n\n"
         "exit codes: 0 stopped, 2 wrong usage or model folder",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     model_argument(parser)
+    parser.add_argument(
+        "--compare", action="append", default=[], metavar="MODEL", help="another one beside it"
+    )
+    beam_argument(parser)
+    limits = Limits()
+    parser.add_argument(
+        "--max-tokens", type=positive, default=limits.tokens, help="word pieces of a text (128)"
+    )
+    parser.add_argument(
+        "--max-seconds", type=positive, default=limits.seconds, help="of computing an answer (30)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (this machine's)")
-    parser.add_argument("--port", type=int, default=7860, help="to listen on (7860)")
-    options = options_of(parser, argv)
+    parser.add_argument("--port", type=_port, default=7860, help="to listen on (7860)")
+    return options_of(parser, argv)
+
+
+def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
+    """Serves until it is interrupted; `opener`: of what --model names."""
+    options = _options(argv)
     try:
         import uvicorn
 
         from gpst.api import GPST
 
-        app = create_app(GPST.from_pretrained(opener(options.model), options.device))
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        with socket.create_server((options.host, options.port), family=family) as listener:
+            models = {
+                name: GPST.from_pretrained(opener(path), options.device)
+                for name, path in _named([options.model, *options.compare]).items()
+            }
+            app = create_app(models, Limits(options.max_tokens, options.max_seconds, options.beam))
+            port = listener.getsockname()[1]
+            print(f"http://{options.host}:{port}", file=sys.stderr, flush=True)
+            # Whoever still reads a stream when it is interrupted does not hold it up.
+            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+            uvicorn.Server(config).run(sockets=[listener])
     except ImportError as error:
-        print(f"demo: {error.name} is missing; pip install 'gpst[web]'", file=sys.stderr)
-        return EXIT_USAGE
+        return _refuse(f"{error.name} is missing; pip install 'gpst[web]'")
     except ModelFolderError as error:
-        print(f"demo: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_USAGE
-    print(f"http://{options.host}:{options.port}", file=sys.stderr, flush=True)
-    try:
-        uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
-    except SystemExit:  # uvicorn has said why
-        return EXIT_USAGE
+        return _refuse(str(error))
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
+        place = f"--host {options.host} --port {options.port}"
+        return _refuse(f"{place}: cannot listen there ({reason})")
     return 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"demo: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+    return EXIT_USAGE
+
+
+def _named(paths: Sequence[str]) -> dict[str, str]:
+    """Paths by names: the last parts that tell them apart."""
+    parts = [
+        [p for p in Path(path).parts if p not in ("exported", "/")] or [path] for path in paths
+    ]
+    longest = max(map(len, parts))
+    for length in range(1, longest + 1):
+        names = ["/".join(of_path[-length:]) for of_path in parts]
+        if len(set(names)) == len(names):
+            return dict(zip(names, paths, strict=True))
+    return {f"{number}: {path}": path for number, path in enumerate(paths, 1)}

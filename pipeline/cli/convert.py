@@ -41,6 +41,9 @@ def _parser() -> ArgumentParser:
     to_hf.add_argument("checkpoint", help="a checkpoint, or a run (its newest one)")
     to_hf.add_argument("output", help="folder to write")
     to_hf.add_argument("--tokenizer", help="folder of tokenizer.json (default: the dataset's)")
+    to_hf.add_argument(
+        "--dtype", choices=("fp32", "bf16"), default="fp32", help="of the weights (fp32)"
+    )
     to_hf.set_defaults(run=_to_hf)
     from_hf = commands.add_parser("from-hf", help="a run's config that starts from an exported one")
     from_hf.add_argument("model", help="an exported model's folder, or a checkpoint's")
@@ -85,6 +88,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _to_hf(options: Namespace) -> None:
+    import torch
+
     from gpst.export.errors import ModelFolderError
     from gpst.export.huggingface import export, open_model
     from gpst.model.classifier import split_classifier
@@ -94,7 +99,9 @@ def _to_hf(options: Namespace) -> None:
 
     path, state = whole_checkpoint(Path(options.checkpoint))
     run = state.config
-    weights, classifier = split_classifier(weights_in(path))
+    dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
+    stored = {name: tensor.to(dtype) for name, tensor in weights_in(path).items()}
+    weights, classifier = split_classifier(stored)
     config = read_model(run["model"])
     tokenizer = _tokenizer_folder(options.tokenizer, run)
     last = end_token(tokenizer)

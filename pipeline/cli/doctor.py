@@ -25,6 +25,7 @@ from packaging.requirements import Requirement
 
 from pipeline.config.run import REPOSITORY
 from pipeline.distributed import environment
+from pipeline.distributed.deepspeed_options import check_launcher
 from pipeline.errors import EXIT_FAILURE, ConfigError
 from pipeline.quantities import GIB, in_words
 
@@ -161,7 +162,7 @@ def _rank_variables(_: Path) -> Finding:
 def _variables(_: Path) -> Finding:
     wrong = environment.problems(os.environ)
     try:
-        environment.check_launcher(os.environ)
+        check_launcher(os.environ)
     except ConfigError as error:
         wrong.append(str(error))
     return Finding("FAIL", " | ".join(wrong)) if wrong else Finding("ok", "valid")

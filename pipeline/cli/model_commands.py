@@ -20,9 +20,13 @@ def open_any(path: str | Path) -> ModelFolder:
     Raises:
         ModelFolderError: the path is neither, or it is damaged.
     """
-    from data_prep.errors import DataPrepError
     from gpst.export.errors import ModelFolderError
     from gpst.export.huggingface import open_model
+
+    if (Path(path) / "config.json").is_file():
+        return open_model(path)
+    # What a checkpoint needs takes a while to import.
+    from data_prep.errors import DataPrepError
     from pipeline.checkpoint.files import MANIFEST, list_checkpoints, named_folder
     from pipeline.errors import CheckpointError, ConfigError, DataError
     from pipeline.run_folder import CHECKPOINTS
@@ -31,7 +35,7 @@ def open_any(path: str | Path) -> ModelFolder:
     trained = (folder / MANIFEST).is_file() or any(
         list_checkpoints(place) for place in (folder, folder / CHECKPOINTS)
     )
-    if (folder / "config.json").is_file() or not trained:
+    if not trained:
         return open_model(folder)
     from pipeline.evaluate.load_model import checkpoint_folder
 

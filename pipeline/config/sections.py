@@ -166,6 +166,9 @@ class EngineConfig:
     """Parts that recompute their activations in backward: less memory, more time."""
     offload_optimizer: bool = False
     """Keep optimizer states in the host's memory."""
+    timeout_minutes: Positive = 10.0
+    """Longest wait for another rank, in all process groups; DEEPSPEED_TIMEOUT (whole minutes) goes
+    before. A rank that is silent for 40 s ends the run in any case."""
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """Further entries of the DeepSpeed config; they may not contradict the fields above."""
 
@@ -255,5 +258,5 @@ class EvaluateConfig:
     max_contexts: Count | None = 256
     """Contexts that are evaluated, chosen once; null takes all of them."""
     treebank: PathText | None = None
-    """Gold trees (a tree a line, or a folder of .mrg files) whose spans the induced trees are
-    scored against: eval/f1; null: none."""
+    """Gold trees (a tree a line, or a folder of .mrg or .ptb files) whose spans the induced trees
+    are scored against: eval/f1; null: none."""

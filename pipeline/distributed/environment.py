@@ -5,17 +5,12 @@
 
 import re
 import socket
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from pipeline.arguments import Parser
 from pipeline.errors import ConfigError
 
 Environ = Mapping[str, str]
-DEFAULT_TIMEOUT_MINUTES = 10
+DEFAULT_TIMEOUT_MINUTES = 10.0
 
 
 def threads(environ: Environ) -> int | None:
@@ -23,10 +18,13 @@ def threads(environ: Environ) -> int | None:
     return _whole(environ, "OMP_NUM_THREADS", "the ranks then share the machine's cores")
 
 
-def timeout_minutes(environ: Environ) -> int:
-    """DEEPSPEED_TIMEOUT: longest wait for another rank, in minutes."""
-    cure = f"it is then {DEFAULT_TIMEOUT_MINUTES} (minutes)"
-    return _whole(environ, "DEEPSPEED_TIMEOUT", cure) or DEFAULT_TIMEOUT_MINUTES
+def timeout_minutes(environ: Environ, configured: float = DEFAULT_TIMEOUT_MINUTES) -> float:
+    """DEEPSPEED_TIMEOUT: longest wait for another rank, in minutes; else what is configured.
+
+    Whole: DeepSpeed itself takes nothing else.
+    """
+    cure = "it is then engine.timeout_minutes"
+    return _whole(environ, "DEEPSPEED_TIMEOUT", cure) or configured
 
 
 def local_size(environ: Environ) -> int | None:
@@ -96,40 +94,6 @@ def _choice(environ: Environ, name: str, choices: tuple[str, ...]) -> str | None
     return text
 
 
-def check_launcher(environ: Environ) -> None:
-    """Checks the options of the `deepspeed` command against the machines.
-
-    They are in DEEPSPEED_ARGS, which ranks.bash sets, if only to nothing, before it starts
-    deepspeed. Without its host file deepspeed only warns and goes on alone.
-
-    Raises:
-        ConfigError: names the option or the variable.
-    """
-    if "DEEPSPEED_ARGS" not in environ:
-        return
-    check_counts_ranks(environ)
-    with _naming_the_arguments():
-        options, _ = _launcher_parser().parse_known_args(environ["DEEPSPEED_ARGS"].split())
-    _check_visible(environ, options)
-    if options.hostfile is not None or options.include or options.exclude:
-        with _naming_the_arguments():
-            _check_machines(options)
-    port = master_port(environ)
-    if port is not None and options.master_port not in (None, port):
-        raise ConfigError(
-            f"MASTER_PORT={port}, and DEEPSPEED_ARGS has --master_port {options.master_port}: "
-            "give one of them"
-        )
-
-
-@contextmanager
-def _naming_the_arguments() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"DEEPSPEED_ARGS: {error}") from None
-
-
 def check_counts_ranks(environ: Environ) -> None:
     """Refuses RANK and WORLD_SIZE of a platform (Kubeflow), which count machines, not ranks."""
     size = environ.get("WORLD_SIZE", "1")
@@ -140,74 +104,6 @@ def check_counts_ranks(environ: Environ) -> None:
             "--node-rank $RANK --nproc-per-node gpu --master-addr $MASTER_ADDR --master-port "
             "$MASTER_PORT, or unset both (where they count ranks: set LOCAL_RANK)"
         )
-
-
-def _launcher_parser() -> Parser:
-    """Those of deepspeed's options that can be wrong before anything has started."""
-    parser = Parser("deepspeed", add_help=False, allow_abbrev=False)
-    parser.add_argument("-H", "--hostfile")
-    parser.add_argument("-i", "--include", default="")
-    parser.add_argument("-e", "--exclude", default="")
-    for name in ("--num_nodes", "--num_gpus", "--node_rank", "--master_port"):
-        parser.add_argument(name, type=int)
-    return parser
-
-
-def _check_visible(environ: Environ, options: Namespace) -> None:
-    """CUDA_VISIBLE_DEVICES, which deepspeed reads as an --include, or ignores beside options.
-
-    On a CPU its numbers are those of the ranks.
-    """
-    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
-    if not visible or options.hostfile is not None:
-        return
-    import torch
-
-    variable = f"CUDA_VISIBLE_DEVICES={visible}"
-    on_cpu = environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available()
-    chosen = [
-        f"--{name} {value}"
-        for name in ("include", "exclude", "num_nodes", "num_gpus")
-        if (value := getattr(options, name)) and not (name == "num_nodes" and value == 1)
-    ]
-    if chosen and not on_cpu:
-        raise ConfigError(
-            f"{variable} is ignored by deepspeed beside {chosen[0]}, which counts all GPUs of the "
-            f"machine: give --include localhost:{visible} alone, or leave the option out"
-        )
-    numbers = visible.split(",")
-    wanted = local_size(environ) if on_cpu else None
-    if not chosen and not all(number.isdigit() for number in numbers):
-        raise ConfigError(
-            f"{variable}: deepspeed takes it for numbers of GPUs: write 0 or 0,1, or unset it (to "
-            "train on the CPU: DS_ACCELERATOR=cpu), or start with torchrun"
-        )
-    if not chosen and wanted not in (None, len(numbers)):
-        raise ConfigError(
-            f"{variable} and LOCAL_SIZE={wanted}: deepspeed would start {len(numbers)} ranks on "
-            "this CPU: unset CUDA_VISIBLE_DEVICES"
-        )
-
-
-def _check_machines(options: Namespace) -> None:
-    if options.hostfile is not None and not Path(options.hostfile).is_file():
-        raise ConfigError(
-            f"--hostfile {options.hostfile}: no such file, and deepspeed would go on on this "
-            "machine alone: give the right path"
-        )
-    chosen = options.include or options.exclude
-    if not re.fullmatch(r"([^\s:@]+(:[0-9]+(,[0-9]+)*)?(@|$))*", chosen):
-        raise ConfigError(f"{chosen!r}: write HOST, HOST:0,1 or HOST:0@HOST2:1 (numbers of GPUs)")
-    if chosen and (options.num_nodes is not None or options.num_gpus is not None):
-        raise ConfigError("give --include or --exclude, or else --num_nodes and --num_gpus")
-    from deepspeed.accelerator import get_accelerator
-    from deepspeed.launcher import runner
-
-    machines = runner.fetch_hostfile(options.hostfile or runner.DLTS_HOSTFILE)
-    accelerator: Any = get_accelerator()
-    machines = machines or {"localhost": accelerator.device_count()}
-    if not runner.parse_inclusion_exclusion(machines, options.include, options.exclude):
-        raise ConfigError(f"{chosen!r} leaves no rank: {', '.join(machines)} are there")
 
 
 def check_interfaces(environ: Environ, device_type: str) -> None:

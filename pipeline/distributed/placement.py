@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.distributed import environment
+from pipeline.distributed.addresses import LOCAL_HOST, outgoing_address, resolve
 from pipeline.errors import ConfigError
 
 DEFAULT_PORT = 29500
-LOCAL_HOST = "127.0.0.1"
+SLURM = "Slurm"
 
 
 @dataclass(frozen=True)
@@ -95,18 +96,29 @@ def _from_openmpi(environ: Mapping[str, str]) -> Placement | None:
 
 
 def _from_pmi(environ: Mapping[str, str]) -> Placement | None:
-    if "PMI_RANK" not in environ:
+    """MPICH, Intel MPI and Cray's PALS. `srun --mpi=pmi2` sets no local rank: that is Slurm's."""
+    names = (("MPI_LOCALRANKID", "MPI_LOCALNRANKS"), ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"))
+    local = next((pair for pair in names if pair[0] in environ), None)
+    if "PMI_RANK" not in environ or (local is None and _is_step(environ)):
         return None
     rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
-    local = next((n for n in ("MPI_LOCALRANKID", "SLURM_LOCALID") if n in environ), None)
-    local_rank = rank if local is None else _number(environ, local)
-    local_size = _number(environ, "MPI_LOCALNRANKS", size)
+    if local is None and size > 1:
+        raise ConfigError(
+            f"PMI_RANK={rank} and PMI_SIZE={size} do not say which rank of its machine this is: "
+            "set MPI_LOCALRANKID and MPI_LOCALNRANKS too, or start with srun or torchrun"
+        )
+    local_rank, local_size = (_number(environ, name) for name in local) if local else (0, 1)
     return _with_address(environ, rank, size, local_rank, local_size, "PMI (MPICH, Intel MPI)")
 
 
-def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
+def _is_step(environ: Mapping[str, str]) -> bool:
+    """Whether srun started this process."""
     # SLURM_PROCID alone is also set in a batch script; only srun sets the step's number of tasks.
-    if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
+    return "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
+    if not _is_step(environ):
         return None
     if "SLURM_PTY_PORT" in environ:  # `srun --pty bash`: somebody types here
         return None
@@ -118,10 +130,17 @@ def _from_slurm(environ: Mapping[str, str]) -> Placement | None:
     local_rank = _number(environ, "SLURM_LOCALID")
     first = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", ""))
     address = environ.get("MASTER_ADDR") or (first if len(counts) > 1 else LOCAL_HOST)
-    # A port by the job's number, so that two jobs on a machine do not meet.
-    job_port = 20000 + _number(environ, "SLURM_JOB_ID", 0) % 20000
-    port = environment.master_port(environ) or job_port
-    return Placement(rank, size, local_rank, local_size, address, port, "Slurm")
+    port = environment.master_port(environ) or _step_port(environ)
+    return Placement(rank, size, local_rank, local_size, address, port, SLURM)
+
+
+def _step_port(environ: Mapping[str, str]) -> int:
+    """A port by the numbers of job and step, so that two of them on a machine do not meet.
+
+    Below the ports that Linux gives to outgoing connections.
+    """
+    job, step = _number(environ, "SLURM_JOB_ID", 0), _number(environ, "SLURM_STEP_ID", 0)
+    return 20000 + (job + 3989 * step) % 12000
 
 
 def _with_address(
@@ -134,7 +153,7 @@ def _with_address(
 ) -> Placement:
     address = environ.get("MASTER_ADDR")
     if address is None and local_size < size:
-        address = address_by_mpi(rank, size)
+        address = address_by_mpi(size)
     if address is None and local_size < size:
         raise ConfigError(
             f"{launcher} started {size} ranks on several machines and MASTER_ADDR is not set: "
@@ -145,8 +164,10 @@ def _with_address(
     return Placement(rank, size, local_rank, local_size, address or LOCAL_HOST, port, launcher)
 
 
-def address_by_mpi(rank: int, size: int) -> str | None:
+def address_by_mpi(size: int) -> str | None:
     """The address of rank 0's machine, which mpi4py sends to all ranks.
+
+    As the other machines know it: its own name is often 127.0.1.1 at home (Debian), or unknown.
 
     None where mpi4py is missing, or speaks to another MPI than the one that started the ranks.
     """
@@ -154,15 +175,13 @@ def address_by_mpi(rank: int, size: int) -> str | None:
         from mpi4py import MPI
     except (ImportError, RuntimeError):  # RuntimeError: no MPI library
         return None
-    if MPI.COMM_WORLD.Get_size() != size:
+    world = MPI.COMM_WORLD
+    if world.Get_size() != size:
         return None
-    address = None
-    if rank == 0:
-        try:
-            address = socket.gethostbyname(socket.gethostname())
-        except OSError:
-            address = socket.gethostname()
-    return MPI.COMM_WORLD.bcast(address, root=0)
+    name, outgoing = world.allgather((socket.gethostname(), outgoing_address()))[0]
+    seen = world.allgather(resolve(name))
+    MPI.Finalize()  # mpirun takes an end without it for a crash, and ranks end by os._exit
+    return next((address for address in seen if address is not None), outgoing)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -14,7 +14,6 @@ An error ends the block: one rank prints one line, and all ranks get its exit co
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
@@ -22,8 +21,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pipeline.distributed import environment
+from pipeline.distributed.environment import DEFAULT_TIMEOUT_MINUTES
 from pipeline.distributed.placement import Placement, check_local_size, find_placement
-from pipeline.errors import ConfigError, explain, report
+from pipeline.distributed.signals import StopRequest
+from pipeline.errors import ConfigError, EarlyStop, explain, report
 from pipeline.terminal import outliving_the_terminal
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Ranks:
         self._reports: bool | None = None
         """Whether this rank prints an error before the rendezvous; None: the first one does."""
         self._rendezvous: Rendezvous | None = None
+        self._stop = StopRequest(early=True)
         self._contexts, self._connection = ExitStack(), ExitStack()
 
     @cached_property
@@ -85,23 +87,30 @@ class Ranks:
         self._reports = True
         check_local_size(self.placement, os.environ)
         settle_environment(self.placement)
-        self._rendezvous = Rendezvous.open(self.placement, self.program)
+        limit_s = 60.0 * environment.timeout_minutes(os.environ, DEFAULT_TIMEOUT_MINUTES)
+        self._rendezvous = Rendezvous.open(self.placement, self.program, limit_s, self._stop)
         self._rendezvous.wait_for_rank_0()
 
     def enter(self, context: AbstractContextManager[object]) -> None:
         """Enters a context that is left when this rank ends."""
         self._contexts.enter_context(context)
 
-    def connect(self) -> World:
-        """The connected ranks; all ranks call it. Errors as of `open_world`."""
+    def connect(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> World:
+        """The connected ranks; all ranks call it. Errors as of `open_world`.
+
+        Args:
+            timeout_minutes: of the run's configuration; DEEPSPEED_TIMEOUT goes before.
+        """
         from pipeline.distributed.world import open_world
 
         assert self._rendezvous is not None
         self._rendezvous.set_ready()
-        return self._connection.enter_context(open_world(self._rendezvous))
+        minutes = environment.timeout_minutes(os.environ, timeout_minutes)
+        opened = open_world(self._rendezvous, self._stop, minutes)
+        return self._connection.enter_context(opened)
 
     def __enter__(self) -> Ranks:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.enter(self._stop)
         return self
 
     def __exit__(
@@ -118,6 +127,8 @@ class Ranks:
             if error is not None:
                 self.exit_code = self._fail(error)
         finally:
+            if self._rendezvous is not None:
+                self._rendezvous.part()
             self._contexts.close()
         return error is not None
 
@@ -134,7 +145,7 @@ class Ranks:
 
     def _fail_alone(self, error: BaseException) -> int:
         explained = explain(error)
-        one_for_all = self._reports is None or isinstance(error, KeyboardInterrupt)
+        one_for_all = self._reports is None or isinstance(error, (KeyboardInterrupt, EarlyStop))
         if explained is None or (self.is_first if one_for_all else self._reports):
             return report(error, self.program)
         return explained[1]

@@ -6,7 +6,6 @@ broken connection, or nothing at all (a collective that would wait for its time-
 """
 
 import json
-import os
 import sys
 import time
 import traceback
@@ -15,10 +14,15 @@ from datetime import timedelta
 
 from torch import distributed
 
+from pipeline.distributed import meeting
+from pipeline.distributed.addresses import LOCAL_HOST, interface_of, is_loopback, outgoing_address
+from pipeline.distributed.meeting import Arrivals, Patience, Way
 from pipeline.distributed.placement import Placement
-from pipeline.errors import EXIT_FAILURE, ConfigError, TrainingError, explain
+from pipeline.distributed.signals import StopRequest
+from pipeline.distributed.watch import Watch, record_failure
+from pipeline.errors import EXIT_FAILURE, TrainingError, explain
 
-READY_TIMEOUT_S = 3600.0
+READY_TIMEOUT = timedelta(hours=1)
 """How long to wait for rank 0's checks (it may compute a table of contexts)."""
 LEAVE_TIMEOUT_S = 10.0
 """How long a failed rank 0 keeps the store open for others, which may still be starting."""
@@ -27,33 +31,50 @@ SHORT_LEAVE_TIMEOUT_S = 2.0
 
 
 class Rendezvous:
-    """The store of the ranks: whether rank 0 is ready, and the first failure."""
+    """The store of the ranks: who has come, whether rank 0 is ready, and the first failure."""
 
-    def __init__(self, placement: Placement, store: distributed.Store, program: str) -> None:
-        self.placement, self.store, self.program = placement, store, program
-
-    @classmethod
-    def open(cls, placement: Placement, program: str) -> "Rendezvous":
-        """Connects to the store, which rank 0 serves.
+    def __init__(self, patience: Patience) -> None:
+        """Connects to the store, which rank 0 serves, and begins to watch the other ranks.
 
         Raises:
             ConfigError: rank 0 cannot be reached, or its port is another run's.
+            EarlyStop, KeyboardInterrupt: a signal came.
         """
-        if placement.size == 1:
-            return cls(placement, distributed.HashStore(), program)
-        try:
-            # Also under torchrun, whose agent already serves the store on this port.
-            limit = timedelta(seconds=READY_TIMEOUT_S)
-            store, _, _ = next(iter(distributed.rendezvous("env://", timeout=limit)))
-        except RuntimeError as error:
-            where = f"{placement.address}:{placement.port}"
-            raise ConfigError(
-                f"rank {placement.rank} of {placement.size} cannot meet the others at {where}: "
-                f"{str(error).splitlines()[0]} (a port that is taken: give another one, with "
-                "deepspeed --master_port N, else with MASTER_PORT=N)"
-            ) from None
-        _check_same_run(placement, store)
-        return cls(placement, store, program)
+        self.placement, self.program = patience.placement, patience.program
+        self._patience, self._way = patience, Way()
+        self.store: distributed.Store = distributed.HashStore()
+        if self.placement.size == 1:
+            self._watch = Watch(patience)
+            return
+        self._lobby, self._way = meeting.connect(patience)
+        start = meeting.join(patience, self._lobby)
+        self.store = distributed.PrefixStore(start, self._lobby)
+        self._arrivals = Arrivals(self.placement, start)
+        if self.placement.rank == 0:
+            self.store.set("failed", "")
+        meeting.arrive(self.placement, self.store, self._way)
+        own = self._lobby.clone()  # type: ignore[attr-defined]
+        self._watch = Watch(
+            patience,
+            distributed.PrefixStore(start, own),
+            self._arrivals.hosts,
+            lambda: self._arrivals.complete(own),
+        )
+
+    @classmethod
+    def open(
+        cls,
+        placement: Placement,
+        program: str,
+        limit_s: float = 600.0,
+        stop: StopRequest | None = None,
+    ) -> "Rendezvous":
+        """Meets the others; see __init__.
+
+        Args:
+            limit_s: longest wait for another rank, in seconds.
+        """
+        return cls(Patience(placement, program, limit_s, stop))
 
     def wait_for_rank_0(self) -> None:
         """Waits until rank 0 has called `set_ready`.
@@ -63,8 +84,13 @@ class Rendezvous:
         """
         if self.placement.rank == 0:
             return
+        patience = Patience(
+            self.placement, self.program, READY_TIMEOUT.total_seconds(), self._patience.stop
+        )
         try:
-            self.store.wait(["ready"], timedelta(seconds=READY_TIMEOUT_S))
+            patience.wait(
+                lambda: self.store.check(["ready"]), "the checks of rank 0", lambda: "its output"
+            )
             failed = self.failed_code(self.store) is not None
         except RuntimeError:
             failed = True
@@ -72,31 +98,54 @@ class Rendezvous:
             raise TrainingError("rank 0 ended before the ranks met")
 
     def set_ready(self) -> None:
-        """Lets the others go on."""
-        if self.placement.rank == 0:
-            self.store.set("ready", "")
+        """Rank 0: lets the others go on, once all have come.
+
+        Raises:
+            ConfigError: a rank did not come in time; names it.
+        """
+        if self.placement.rank:
+            return
+        if self.placement.size > 1:
+            self._arrivals.wait_for_all(self._patience, self._lobby)
+        self.store.set("ready", "")
+
+    def interface(self) -> str | None:
+        """The network interface of this machine that reaches the others; once rank 0 is ready.
+
+        None: all ranks are on this machine.
+        """
+        if self.placement.size == 1 or not self.store.check(["address"]):
+            return None
+        address = self._way.own
+        if is_loopback(address):  # on rank 0's machine: as the others see it
+            address = bytes(self.store.get("address")).decode()
+        # An address of none of our interfaces is a router's.
+        return interface_of(address) or interface_of(outgoing_address() or LOCAL_HOST)
+
+    def part(self) -> None:
+        """All ranks are done: the watch ends."""
+        self._watch.end()
 
     def fail(self, error: BaseException) -> int:
         """Records and prints the error, unless another rank failed first; returns the exit code."""
         line, code = explain(error) or (_describe(error), EXIT_FAILURE)
-        record = json.dumps({"rank": self.placement.rank, "code": code})
-        first = record
+        self._watch.stand_by()
+        first = None
         with suppress(RuntimeError):  # rank 0 and its store may be gone: then this rank prints
-            first = bytes(self.store.compare_set("failed", "", record)).decode()
+            first = record_failure(self.store, {"rank": self.placement.rank, "code": code})
             self.store.set("ready", "")
-        if first == record:
+        if first is None:
             _print_failure(error, line, self.placement, self.program)
         else:
-            code = json.loads(first)["code"]
+            code = first["code"]
         lost = _is_lost_contact(error)
         self._leave_last(SHORT_LEAVE_TIMEOUT_S if lost else LEAVE_TIMEOUT_S)
         return code
 
     def failed_code(self, store: distributed.Store) -> int | None:
         """The exit code of the first failed rank, if any."""
-        if not store.check(["failed"]):
-            return None
-        return json.loads(store.get("failed"))["code"]
+        record = bytes(store.get("failed")) if store.check(["failed"]) else b""
+        return json.loads(record)["code"] if record else None
 
     def _leave_last(self, timeout_s: float) -> None:
         """Rank 0 waits for the others to leave: the store ends with it."""
@@ -110,23 +159,6 @@ class Rendezvous:
                     break
                 time.sleep(0.05)
                 left = self.store.add("left", 0)
-
-
-def _check_same_run(placement: Placement, store: distributed.Store) -> None:
-    """Refuses a store that another run serves on this port, before anything is written for it.
-
-    This rank's own rank 0 then fails on the taken port, but the store of the other run is open to
-    whoever connects: a failure recorded there would end that run.
-    """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store
-    size = bytes(store.compare_set(f"size/{attempt}", "", str(placement.size))).decode()
-    arrivals = store.add(f"arrived/{attempt}/{placement.rank}", 1)
-    if size != str(placement.size) or arrivals > 1:
-        raise ConfigError(
-            f"rank {placement.rank} of {placement.size}: another run uses port {placement.port} of "
-            f"{placement.address}: give another port, with deepspeed --master_port N, else with "
-            "MASTER_PORT=N"
-        )
 
 
 def _describe(error: BaseException) -> str:

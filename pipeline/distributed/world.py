@@ -3,30 +3,24 @@
 import gc
 import os
 import resource
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import distributed_c10d
 
 from pipeline.distributed import environment
-from pipeline.distributed.placement import LOCAL_HOST, Placement
+from pipeline.distributed.addresses import LOCAL_HOST, interface_of
+from pipeline.distributed.placement import SLURM, Placement
 from pipeline.distributed.rendezvous import Rendezvous
 from pipeline.distributed.signals import StopRequest
-from pipeline.errors import EXIT_FAILURE, ConfigError
+from pipeline.errors import ConfigError
 
 T = TypeVar("T")
-GRACE_S = 5.0
-"""How long a rank may go on once another has failed."""
-WATCH_EVERY_S = 0.5
-
-
-def collective_timeout_s() -> float:
-    """Longest wait for another rank; DEEPSPEED_TIMEOUT (minutes) overrides the 10 minutes."""
-    return 60.0 * environment.timeout_minutes(os.environ)
 
 
 class World:
@@ -93,100 +87,106 @@ def settle_environment(placement: Placement) -> None:
         MASTER_ADDR=placement.address,
         MASTER_PORT=str(placement.port),
     )
-    cores = len(os.sched_getaffinity(0))
-    threads = environment.threads(os.environ) or max(1, cores // placement.local_size)
+    threads = environment.threads(os.environ) or cores_of_a_rank(placement, os.environ)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
-    if placement.address == LOCAL_HOST:
-        # gloo would ask for this machine's name, which need not resolve in a container.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def _device(placement: Placement) -> torch.device:
+def cores_of_a_rank(placement: Placement, environ: Mapping[str, str]) -> int:
+    """Cores for this rank: its share of what the ranks of this machine have, or those it is on.
+
+    A launcher that gives each rank cores of its own (Slurm, mpirun) has divided them already.
+    """
+    own = len(os.sched_getaffinity(0))
+    if placement.launcher == SLURM and environ.get("SLURM_CPUS_ON_NODE", "").isdigit():
+        all_ranks = int(environ["SLURM_CPUS_ON_NODE"])
+    else:
+        all_ranks = own
+        with suppress(OSError):
+            all_ranks = max(own, len(os.sched_getaffinity(os.getppid())))
+    return max(1, min(own, all_ranks // placement.local_size))
+
+
+def _device(rendezvous: Rendezvous) -> torch.device:
+    placement = rendezvous.placement
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
         return torch.device("cpu")
-    if placement.local_rank >= torch.cuda.device_count():
+    number, visible = placement.local_rank, torch.cuda.device_count()
+    if visible == 1 and number > 0:
+        number = 0  # srun --gpus-per-task=1 shows each rank its own alone
+    if number >= visible:
         raise ConfigError(
-            f"local rank {placement.local_rank} has no GPU of its own: this machine shows "
-            f"{torch.cuda.device_count()} (start that many ranks, or DS_ACCELERATOR=cpu)"
+            f"local rank {number} has no GPU of its own: this machine shows {visible} (start that "
+            "many ranks, or DS_ACCELERATOR=cpu)"
         )
-    torch.cuda.set_device(placement.local_rank)
-    return torch.device("cuda", placement.local_rank)
+    if visible == 1 and placement.local_size > 1:
+        _check_own_gpu(rendezvous)
+    os.environ["LOCAL_RANK"] = str(number)  # DeepSpeed takes it for the number of the GPU
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def _check_own_gpu(rendezvous: Rendezvous) -> None:
+    """Refuses two ranks on the one GPU that each of them sees."""
+    rank, host = str(rendezvous.placement.rank), socket.gethostname()
+    gpu = f"{host}/{torch.cuda.get_device_properties(0).uuid}"
+    first = bytes(rendezvous.store.compare_set(f"gpu/{gpu}", "", rank)).decode()
+    if first != rank:
+        raise ConfigError(
+            f"ranks {first} and {rank} have the same GPU of {host}, the only one that each of them "
+            "sees: start a rank per GPU, or DS_ACCELERATOR=cpu"
+        )
 
 
 @contextmanager
-def open_world(rendezvous: Rendezvous) -> Iterator[World]:
+def open_world(
+    rendezvous: Rendezvous, stop: StopRequest, timeout_minutes: float
+) -> Iterator[World]:
     """The connected ranks; signals ask them to stop inside. All ranks enter and leave together.
 
+    Args:
+        timeout_minutes: longest wait for another rank in a collective, of all process groups.
     Raises:
         ConfigError: this rank has no GPU, or no network interface of the wanted name.
     """
     placement = rendezvous.placement
-    device = _device(placement)
+    device = _device(rendezvous)
+    _choose_interface(rendezvous.interface())
     environment.check_interfaces(os.environ, device.type)
+    timeout = timedelta(minutes=timeout_minutes)
+    # DeepSpeed makes further groups, and gives them no limit.
+    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=distributed.PrefixStore("group", rendezvous.store),
         rank=placement.rank,
         world_size=placement.size,
-        timeout=timedelta(seconds=collective_timeout_s()),
+        timeout=timeout,
         device_id=device if device.type == "cuda" else None,
     )
-    with StopRequest() as stop, _watch(rendezvous, stop):
-        world = World(placement, device, stop)
-        try:
-            yield world
-            world.barrier()
-        except BaseException:
-            # Among several ranks the group may be broken: the process ends without it.
-            if placement.size == 1:
-                world.end_groups()
-            raise
+    stop.wait_for_the_step()
+    world = World(placement, device, stop)
+    try:
+        yield world
+        world.barrier()
+    except BaseException:
+        # Among several ranks the group may be broken: the process ends without it.
+        if placement.size == 1:
+            world.end_groups()
+        raise
+    rendezvous.part()
     world.end_groups()
     gc.collect()  # an object with a group keeps its threads
 
 
-@contextmanager
-def _watch(rendezvous: Rendezvous, stop: StopRequest) -> Iterator[None]:
-    """A thread that ends this rank when another failed, and asks to stop when orphaned."""
-    over = threading.Event()
-    launcher = _launcher_parent()
+def _choose_interface(name: str | None) -> None:
+    """Lets collectives use the network that reaches the other machines, unless the user chose.
 
-    def watch() -> None:
-        several = rendezvous.placement.size > 1
-        store = rendezvous.store.clone() if several else None  # type: ignore[attr-defined]
-        while not over.wait(WATCH_EVERY_S):
-            if launcher is not None and _launcher_parent() != launcher:
-                stop.launcher_is_gone()
-            code = None
-            if store is not None:
-                try:
-                    code = rendezvous.failed_code(store)
-                except RuntimeError:
-                    code = EXIT_FAILURE  # rank 0 is gone, and the store with it
-            if code is not None and not over.wait(GRACE_S):
-                os._exit(code)
-
-    thread = threading.Thread(target=watch, name="world-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _launcher_parent() -> int | None:
-    """The parent of a DeepSpeed launcher that started this process (the `deepspeed` command).
-
-    Killing `deepspeed` leaves its launcher and the ranks running; the ranks notice by this.
+    gloo would take that of this machine's own name, which is 127.0.1.1 on Debian.
     """
-    try:
-        with open(f"/proc/{os.getppid()}/cmdline", "rb") as command:
-            if b"deepspeed.launcher.launch" not in command.read():
-                return None
-        with open(f"/proc/{os.getppid()}/stat") as stat:
-            return int(stat.read().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+    else:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(LOCAL_HOST) or "lo")

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpst.batch import ContextBatch
 from gpst.model.gpst import GPSTModel
-from gpst.search.batches import search_batches
+from gpst.search.batches import score_batches
 from pipeline.data.source import ContextSource
 from pipeline.evaluate.held_out import evaluation_contexts
 
@@ -20,14 +20,14 @@ class ContextSurprisal:
     """-log probabilities of a context, in nats."""
 
     nats: float
-    """Of the prefix probability of the whole context, from left to right."""
+    """Of its tokens, from left to right."""
     closed_nats: float
     """The same with the actions that close the last sentence."""
 
 
 @dataclass(frozen=True)
 class MarginalEvaluation:
-    """Sums over held-out contexts; a beam holds part of the mass, so that nats err upwards only."""
+    """Sums over held-out contexts, of the probabilities of gpst/search/score.py."""
 
     num_contexts: int
     num_tokens: int
@@ -54,14 +54,13 @@ def evaluate_marginal(
     known: Mapping[int, ContextSurprisal] | None = None,
     on_done: Callable[[dict[int, ContextSurprisal]], object] = lambda surprisals: None,
 ) -> MarginalEvaluation:
-    """Word-level search over the contexts that `evaluate_model` takes.
+    """Probabilities of the contexts that `evaluate_model` takes, trees summed over a beam.
 
     Args:
         source: the held-out split.
         beam: hypotheses kept for each context.
         histories: hypotheses that go on into the next sentence, with the weight of all, see
-            `gpst.search.parse.search_text`; the whole beam gives a bound of log p(tokens) itself,
-            which is looser and slower in long contexts.
+            `gpst.search.words.WordSearch`.
         known: surprisals of contexts by number, from an interrupted evaluation.
         on_done: called after each batch with its contexts' surprisals.
     """
@@ -70,12 +69,11 @@ def evaluate_marginal(
     surprisals = {number: one for number, one in (known or {}).items() if number in contexts}
     missing = [number for number in numbers if number not in surprisals]
     lists = [contexts[number] for number in missing]
-    for batch, results in search_batches(model, lists, beam=beam, sentence_beam=histories):
+    for batch, scores in score_batches(model, lists, beam=beam, sentence_beam=histories):
         fresh = {}
-        for place, result in zip(batch, results, strict=True):
-            assert result.prefix_log_p is not None
-            nats = -float(result.prefix_log_p[-1])
-            fresh[missing[place]] = ContextSurprisal(nats, -float(result.log_p))
+        for place, score in zip(batch, scores, strict=True):
+            nats = -float(score.log_p.sum())
+            fresh[missing[place]] = ContextSurprisal(nats, nats - score.closing_log_p)
         surprisals |= fresh
         on_done(fresh)
     sizes = {number: sum(map(len, context)) for number, context in contexts.items()}

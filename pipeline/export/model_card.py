@@ -30,6 +30,7 @@ def model_card(state: TrainerState, checkpoint: Path, num_parameters: int) -> st
     lines = [
         "---",
         "license: apache-2.0",
+        "library_name: transformers",
         "pipeline_tag: text-generation",
         f"tags: [{kind}, syntax, language-model]",
         "---",
@@ -48,7 +49,10 @@ def model_card(state: TrainerState, checkpoint: Path, num_parameters: int) -> st
         lines += ["Trees that it induced for the run's fixed sentences:", "```", *trees, "```", ""]
     use = (
         "from gpst import GPST\nmodel = GPST.from_pretrained(FOLDER)\n"
-        'print(model.parse("The old man sails the boats."))\nprint(model.generate("The")[0].text)'
+        'print(model.parse("The old man sails the boats."))\n\n'
+        "from transformers import pipeline\n"
+        'write = pipeline("text-generation", FOLDER, trust_remote_code=True)  # pip install gpst\n'
+        'print(write("The old man", max_new_tokens=20))'
         if kind == "gpst"
         else "from transformers import GPT2LMHeadModel\n"
         "model = GPT2LMHeadModel.from_pretrained(FOLDER)"

@@ -46,7 +46,7 @@ def _finetune(arguments: Namespace, ranks: Ranks) -> int:
     if ranks.is_main:
         ranks.enter(only_run(Path(config.run_dir)))
         checked = check_finetune(config, ranks.size)
-    world = ranks.connect()
+    world = ranks.connect(config.engine.timeout_minutes)
     return finetune(share_finetune(config, checked, world), world)
 
 

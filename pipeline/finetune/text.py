@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,27 +48,32 @@ class TextReader:
         Args:
             goes_on: the texts stand after others, so that they start with a space.
         """
+        split = self.split(texts, goes_on)
+        every = [sentence for of_text in split for sentence in of_text]
+        encoded = iter(self._encoder.encode_batch(every, add_special_tokens=False))
+        ids = [[next(encoded).ids for _ in of_text] for of_text in split]
+        return [[sentence for sentence in of_text if sentence] for of_text in ids]
+
+    def split(self, texts: Sequence[str], goes_on: bool = False) -> list[list[str]]:
+        """The sentences of each text as text; each but the first begins with a space."""
         plain = [" ".join(text.split()) for text in texts]
         whole = [(" " if goes_on else "") + text if text else "" for text in plain]
         full = [number for number, text in enumerate(whole) if text]
-        encoded: list[Sentences] = [[] for _ in texts]
+        split: list[list[str]] = [[] for _ in texts]
         if not full:
-            return encoded
+            return split
         # A lone surrogate cannot be written in UTF-8.
         parts = [whole[number].encode("utf-8", "replace") for number in full]
         ends = np.cumsum([len(part) for part in parts])
         data = np.frombuffer(b"".join(parts), np.uint8)
         cuts, sentence_ends = self._segmenter.cut(data, ends)
-        blob, start, sentences = data.tobytes(), 0, []
-        for cut in cuts.tolist():
-            sentences.append(blob[start:cut].decode("utf-8"))
-            start = cut
-        ids = [e.ids for e in self._encoder.encode_batch(sentences, add_special_tokens=False)]
+        bounds = pairwise([0, *cuts.tolist()])
+        sentences = [data[start:end].tobytes().decode("utf-8") for start, end in bounds]
         first = 0
         for number, last in zip(full, sentence_ends.tolist(), strict=True):
-            encoded[number] = [sentence for sentence in ids[first:last] if sentence]
+            split[number] = sentences[first:last]
             first = last
-        return encoded
+        return split
 
 
 def length(sentences: Sentences) -> int:

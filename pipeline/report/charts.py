@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+
+from gpst.render import xml_text
 
 Points = Sequence[tuple[float, float]]
 
@@ -41,7 +42,7 @@ def chart(title: str, curves: Mapping[str, Points], log: bool = False) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_LEFT}" y="20" font-size="14">{escape(title)}</text>',
+        f'<text x="{_LEFT}" y="20" font-size="14">{xml_text(title)}</text>',
         f'<path d="M{_LEFT} {_TOP}V{floor}H{right}" fill="none" stroke="#888"/>',
         f'<text x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 8}" text-anchor="middle">step</text>',
     ]
@@ -61,5 +62,7 @@ def chart(title: str, curves: Mapping[str, Points], log: bool = False) -> str:
             f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
         )
         at = _TOP + 14 + 16 * number
-        parts.append(f'<text x="{right + 10}" y="{at}" fill="{colour}">{escape(name[:32])}</text>')
+        parts.append(
+            f'<text x="{right + 10}" y="{at}" fill="{colour}">{xml_text(name[:32])}</text>'
+        )
     return "\n".join([*parts, "</svg>"])

@@ -34,10 +34,6 @@ class Training:
     folder: Path
     metrics: list[dict[str, Any]]
 
-    @property
-    def name(self) -> str:
-        return label(self.folder)
-
     def values(self, metric: str) -> list[float]:
         """The values of a metric, in order."""
         return [line[metric] for line in self.metrics if line.get(metric) is not None]

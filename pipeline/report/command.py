@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
     from pipeline.report.collect import collect
+    from pipeline.report.names import Names
     from pipeline.report.overview import overview
     from pipeline.report.pages import render
     from pipeline.report.pictures import curves, trees
@@ -57,22 +58,27 @@ def _run(argv: Sequence[str]) -> None:
     results, trainings = collected.results, collected.trainings
     tables = [table for table in [overview(results, trainings)] if table.rows]
     tables += make_tables(results, trainings, quoted)
-    tables += [table for table in [tree_details(results)] if table.rows]
-    pictures = curves(trainings) | trees(results, trainings)
+    names = Names(results, trainings)
+    tables += [table for table in [tree_details(results, names)] if table.rows]
+    pictures = [*curves(trainings, names), *trees(results, trainings, names)]
     about = (
-        f"Made from {len(results)} results and {len(trainings)} training runs in "
+        f"Made from {_count(results, 'result')} and {_count(trainings, 'training run')} in "
         f"{', '.join(options.runs)}. Rows in italics are quoted, not measured."
     )
     output = Path(options.output)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            write_atomically(output / name, picture.encode())
+        for picture in pictures:
+            write_atomically(output / picture.file, picture.svg.encode())
         for page in ("report.md", "report.html"):
             write_atomically(output / page, render(page, tables, pictures, about).encode())
     except OSError as error:
         raise DataError(f"--output {output}: cannot be written ({error.strerror})") from None
     print(f"{output / 'report.md'}  {output / 'report.html'}")
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def read_paper(path: str | None) -> list[dict[str, Any]]:

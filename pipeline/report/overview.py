@@ -7,8 +7,9 @@ from typing import Any
 
 from pipeline.monitor.metrics import METRICS
 from pipeline.report.collect import Result, Training
+from pipeline.report.names import Names
 from pipeline.report.tables import Table
-from pipeline.report.tree_scores import Value, mean_cells, model_name, tree_scores
+from pipeline.report.tree_scores import Value, mean_cells, tree_scores
 
 _SPEED = METRICS["tokens_per_second"]
 _PERPLEXITY, _GIVEN_TREES = "perplexity", "given its trees"
@@ -24,41 +25,46 @@ def overview(results: Sequence[Result], trainings: Sequence[Training]) -> Table:
         "marginalised over a beam, which compares with GPT-2's, and given its own trees. F1: "
         "unlabelled, of sentences and of the corpus. SyntaxGym: mean of the circuits.",
     )
+    names = Names(results, trainings)
     by_task = {"perplexity": _perplexities, "syntactic_generalization": _suites}
     values = [
         value
         for result in results
         if result.task in by_task
-        for value in by_task[result.task](result.values)
+        for value in by_task[result.task](result.values, names)
     ]
-    values += _trees(results)
+    values += _trees(results, names)
     known = {row for row, _, _ in values}
     if known:
-        values += [value for value in _speeds(trainings) if value[0] in known]
+        values += [value for value in _speeds(trainings, names) if value[0] in known]
     return mean_cells(table, values)
 
 
-def _perplexities(values: dict[str, Any]) -> Iterator[Value]:
+def _perplexities(values: dict[str, Any], names: Names) -> Iterator[Value]:
     for run in values["runs"]:
         for name, number in run["token_perplexity"].items():
-            yield model_name(run["path"]), _GIVEN_TREES if "given" in name else _PERPLEXITY, number
+            yield (
+                names(run["path"], seed=False),
+                _GIVEN_TREES if "given" in name else _PERPLEXITY,
+                number,
+            )
     for run in values["gpt2_runs"]:
-        yield model_name(run["path"]), _PERPLEXITY, run["token_perplexity"]
+        yield names(run["path"], seed=False), _PERPLEXITY, run["token_perplexity"]
 
 
-def _trees(results: Sequence[Result]) -> Iterator[Value]:
-    for row, parser, score in tree_scores(results):
+def _trees(results: Sequence[Result], names: Names) -> Iterator[Value]:
+    for row, parser, score in tree_scores(results, names):
         yield row, f"F1 {parser or 'inside'}", score["sentence_f1"]
         yield row, f"corpus F1 {parser or 'inside'}", score["corpus_f1"]
 
 
-def _suites(values: dict[str, Any]) -> Iterator[Value]:
+def _suites(values: dict[str, Any], names: Names) -> Iterator[Value]:
     for run in values["runs"]:
         if run["score"] is not None:
-            yield model_name(run["model"]["path"]), "SyntaxGym", run["score"]
+            yield names(run["model"]["path"], seed=False), "SyntaxGym", run["score"]
 
 
-def _speeds(trainings: Sequence[Training]) -> Iterator[Value]:
+def _speeds(trainings: Sequence[Training], names: Names) -> Iterator[Value]:
     for training in trainings:
         if rates := sorted(filter(None, training.values(_SPEED.name))):
-            yield model_name(training.folder), _SPEED.unit, rates[len(rates) // 2]
+            yield names(training.folder, seed=False), _SPEED.unit, rates[len(rates) // 2]

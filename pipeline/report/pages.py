@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
 
+from pipeline.report.pictures import Picture
 from pipeline.report.tables import Table
 
 _TEMPLATES = Environment(
@@ -15,30 +18,35 @@ _TEMPLATES = Environment(
     autoescape=lambda name: name == "report.html.jinja",
     trim_blocks=True,
 )
-_HEADINGS = {"Learning curves": "curve-", "Trees": "trees-"}
+_ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
+_ADDRESS = "https://arxiv.org/abs/"
+
+
+def _linked_md(text: str) -> str:
+    return _ARXIV.sub(rf"[arXiv \1]({_ADDRESS}\1)", text)
+
+
+def _linked_html(text: str) -> Markup:
+    return Markup(_ARXIV.sub(rf'<a href="{_ADDRESS}\1">arXiv \1</a>', str(escape(text))))
+
+
+_TEMPLATES.filters |= {"linked_md": _linked_md, "linked_html": _linked_html}
 
 
 def render(
     page: Literal["report.md", "report.html"],
     tables: Sequence[Table],
-    pictures: Mapping[str, str],
+    pictures: Sequence[Picture],
     about: str,
 ) -> str:
     """The page: tables, learning curves and trees.
 
     Args:
         page: report.md refers to the pictures' files beside it; report.html has them inside.
-        pictures: file name -> SVG.
         about: what the page was made from.
     """
-    sections = {
-        heading: {
-            file.removeprefix(prefix).removesuffix(".svg"): file
-            for file in pictures
-            if file.startswith(prefix)
-        }
-        for heading, prefix in _HEADINGS.items()
-    }
+    headings = dict.fromkeys(picture.heading for picture in pictures)
+    sections = {name: [one for one in pictures if one.heading == name] for name in headings}
     template = _TEMPLATES.get_template(f"{page}.jinja")
-    text = template.render(tables=tables, pictures=pictures, about=about, sections=sections)
+    text = template.render(tables=tables, about=about, sections=sections)
     return text.rstrip() + "\n"

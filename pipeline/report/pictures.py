@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpst.api import ParsedSentence
 from gpst.render import as_svg
@@ -13,15 +14,27 @@ from pipeline.monitor.metrics import shown_in
 from pipeline.monitor.metrics_file import read_metrics
 from pipeline.report.charts import chart
 from pipeline.report.collect import Result, Training, label, read_lines
+from pipeline.report.names import Names
 from pipeline.run_folder import SAMPLES
 
 _NUM_TREES = 4
 _MOST_WORDS = 25
 
 
-def curves(trainings: Sequence[Training]) -> dict[str, str]:
-    """File name -> SVG: a chart for each metric, with a curve for each run."""
-    charts = {}
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the report."""
+
+    file: str
+    heading: str
+    """Of the section that it is in."""
+    caption: str
+    svg: str
+
+
+def curves(trainings: Sequence[Training], names: Names) -> list[Picture]:
+    """A chart for each metric, with a curve for each run."""
+    pictures = []
     for metric in shown_in("chart"):
         name, log = metric.name, metric.log_scale
         lines = {}
@@ -34,19 +47,23 @@ def curves(trainings: Sequence[Training]) -> dict[str, str]:
                 and (line[name] > 0 or not log)
             ]
             if len(points) > 1:
-                lines[training.name] = points
+                lines[names(training.folder)] = points
         if lines:
-            charts[f"curve-{name.replace('/', '-')}.svg"] = chart(metric.title, lines, log)
-    return charts
+            title = f"{metric.title}, {metric.unit}" if metric.unit else metric.title
+            file = f"curve-{name.replace('/', '-')}.svg"
+            pictures.append(Picture(file, "Learning curves", title, chart(title, lines, log)))
+    return pictures
 
 
-def trees(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, str]:
-    """File name -> SVG: the last trees of a run's fixed sentences, the first of an evaluation."""
-    pictures = {}
+def trees(results: Sequence[Result], trainings: Sequence[Training], names: Names) -> list[Picture]:
+    """The last trees of a run's fixed sentences, the first of an evaluation."""
+    pictures = []
     for training in trainings:
         samples = read_metrics(training.folder / SAMPLES)
-        parsed = [parse_brackets(text) for text in samples[-1].get("trees", [])] if samples else []
-        _add(pictures, training.name, parsed)
+        texts = samples[-1].get("trees", []) if samples else []
+        parsed = [ParsedSentence(words, tree) for tree, words in map(Tree.from_brackets, texts)]
+        caption = f"{names(training.folder)}: trees of monitor.sentences at the end of training"
+        pictures += _picture(label(training.folder), caption, parsed)
     for result in results:
         if result.task == "grammar_induction":
             lines = read_lines(result.folder / PREDICTIONS) or read_lines(
@@ -59,25 +76,15 @@ def trees(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str,
                     for x in short[:_NUM_TREES]
                     if parser in x.get("spans", {})
                 ]
-                _add(pictures, f"{label(result.folder)}-{parser}", parsed)
+                caption = f"{names.of(result)}: {parser} trees of the first test sentences"
+                pictures += _picture(f"{label(result.folder)}-{parser}", caption, parsed)
     return pictures
 
 
-def _add(pictures: dict[str, str], name: str, parsed: Sequence[ParsedSentence]) -> None:
-    if parsed:
-        plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-        pictures[f"trees-{plain}.svg"] = as_svg(parsed[:_NUM_TREES])
-
-
-def parse_brackets(text: str) -> ParsedSentence:
-    """The binary tree that "(a (b c))" describes."""
-    words: list[str] = []
-    actions: list[int] = []
-    for part in text.replace("(", " ").replace(")", " ) ").split():
-        if part != ")":
-            words.append(part)
-        actions.append(int(part == ")"))
-    return ParsedSentence(words, Tree.from_actions(actions))
+def _picture(name: str, caption: str, parsed: Sequence[ParsedSentence]) -> list[Picture]:
+    plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+    svg = as_svg(parsed[:_NUM_TREES]) if parsed else ""
+    return [Picture(f"trees-{plain}.svg", "Trees", caption, svg)] if parsed else []
 
 
 def tree_of_spans(num_words: int, spans: Sequence[Sequence[int]]) -> Tree:

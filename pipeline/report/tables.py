@@ -10,7 +10,8 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.evaluate.syntaxgym.suites import CIRCUITS
 from pipeline.monitor.metrics import METRICS, shown_in
-from pipeline.report.collect import Result, Training, label
+from pipeline.report.collect import Result, Training
+from pipeline.report.names import Names
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Cell:
     count: int = 1
 
     def __str__(self) -> str:
+        if isinstance(self.mean, int):
+            return f"{self.mean:,}"
         whole = abs(self.mean) >= 1000 or (self.mean > 100 and self.mean == round(self.mean))
         text = f"{self.mean:,.0f}" if whole else f"{self.mean:.2f}"
         return f"{text} ± {self.std:.2f}" if self.count > 1 else text
@@ -59,6 +62,7 @@ _GLUE = {
 }
 _SUMMARIES = {"xsum": "XSum", "cnn_dailymail": "CNN/DM", "gigaword": "Gigaword"}
 _ROUGE = {"ROUGE-1": "R-1", "ROUGE-2": "R-2", "ROUGE-L": "R-L"}
+_BY_SENTENCES = {"ROUGE-Lsum": "R-Lsum"}
 _AVERAGE = "average"
 
 
@@ -74,7 +78,9 @@ def make_tables(
         ConfigError: a block is of a table that is not in the report.
     """
     makers = (_glue, _summarization, _induction, _syntactic, _perplexity)
-    tables = [*(make(results) for make in makers), _training(trainings), _efficiency()]
+    names = Names(results, trainings)
+    tables = [make(results, names) for make in makers]
+    tables += [_training(trainings, names), _efficiency()]
     by_key = {table.key: table for table in tables}
     shown = {key for key, table in by_key.items() if table.rows}
     if trainings:
@@ -108,17 +114,15 @@ def _of(results: Sequence[Result], task: str) -> Iterator[tuple[Result, str]]:
             yield result, rest
 
 
-def _row(result: Result) -> str:
+def _row(result: Result, names: Names) -> str:
     """The model's name, and the setting that differs from the protocol's."""
     options = result.values.get("options", {})
     section = options.get(result.task.partition("/")[0]) or {}  # of a fine-tuning
     unsynced = section.get("sync", options.get("sync", True)) is False
-    model = result.values.get("model") or {}
-    name = label(model["path"]) if "path" in model else label(result.folder)
-    return name + (" (w/o sync)" if unsynced else "")
+    return names.of(result) + (" (w/o sync)" if unsynced else "")
 
 
-def _glue(results: Sequence[Result]) -> Table:
+def _glue(results: Sequence[Result], names: Names) -> Table:
     columns = [column for scores in _GLUE.values() for column in scores.values()]
     table = Table(
         "glue",
@@ -129,29 +133,35 @@ def _glue(results: Sequence[Result]) -> Table:
     )
     for result, task in _of(results, "glue"):
         for score, column in _GLUE.get(task, {}).items():
-            table.put(_row(result), column, _cell(result.values["scores"][score]))
+            table.put(_row(result, names), column, _cell(result.values["scores"][score]))
     for cells in table.rows.values():
         if all(column in cells for column in columns):
             cells[_AVERAGE] = Cell(fmean(cells[column].mean for column in columns))
     return table
 
 
-def _summarization(results: Sequence[Result]) -> Table:
+def _summarization(results: Sequence[Result], names: Names) -> Table:
     parts = (*_ROUGE.values(), _AVERAGE)
     columns = [f"{name} {part}" for name in _SUMMARIES.values() for part in parts]
     table = Table(
-        "summarization", "Summarization", columns, "ROUGE F with stemming on the test sets."
+        "summarization",
+        "Summarization",
+        columns,
+        "F of rouge-score's rouge1, rouge2 and rougeL "
+        "(R-L) with stemming on the test sets, and their average. R-Lsum: rougeLsum, by sentences.",
     )
     for result, dataset in _of(results, "summarization"):
-        row, name = _row(result), _SUMMARIES.get(dataset, dataset)
+        row, name = _row(result, names), _SUMMARIES.get(dataset, dataset)
         cells = {part: _cell(result.values["scores"][score]) for score, part in _ROUGE.items()}
         cells[_AVERAGE] = Cell(fmean(cell.mean for cell in cells.values()))
+        scores = result.values["scores"]
+        cells |= {part: _cell(scores[k]) for k, part in _BY_SENTENCES.items() if k in scores}
         for part, cell in cells.items():
             table.put(row, f"{name} {part}", cell)
     return table
 
 
-def _induction(results: Sequence[Result]) -> Table:
+def _induction(results: Sequence[Result], names: Names) -> Table:
     table = Table(
         "grammar_induction",
         "Grammar induction",
@@ -160,7 +170,7 @@ def _induction(results: Sequence[Result]) -> Table:
         "model's trees.",
     )
     for result, _ in _of(results, "grammar_induction"):
-        name = _row(result)
+        name = _row(result, names)
         fine_tuned = "seeds" in result.values
         for parser, score in result.values.get("scores", {}).items():
             short = parser.removeprefix("F1/")
@@ -173,7 +183,7 @@ def _induction(results: Sequence[Result]) -> Table:
     return table
 
 
-def _syntactic(results: Sequence[Result]) -> Table:
+def _syntactic(results: Sequence[Result], names: Names) -> Table:
     table = Table(
         "syntactic_generalization",
         "Syntactic generalization: SyntaxGym",
@@ -183,16 +193,15 @@ def _syntactic(results: Sequence[Result]) -> Table:
     )
     for result, _ in _of(results, "syntactic_generalization"):
         runs = result.values.get("runs", [])
-        names = sorted({label(run["model"]["path"]) for run in runs}) or [label(result.folder)]
         parts = {**result.values["circuits"], _AVERAGE: result.values["score"]}
         for column, score in parts.items():
             if score["mean"] is not None:
                 cell = Cell(score["mean"], score["deviation"], len(runs))
-                table.put(" + ".join(names), column, cell)
+                table.put(names.of(result), column, cell)
     return table
 
 
-def _perplexity(results: Sequence[Result]) -> Table:
+def _perplexity(results: Sequence[Result], names: Names) -> Table:
     table = Table(
         "perplexity",
         "Language modelling: perplexity per token on held-out text",
@@ -201,7 +210,7 @@ def _perplexity(results: Sequence[Result]) -> Table:
         "compares with GPT-2.",
     )
     for result, _ in _of(results, "perplexity"):
-        row = label(result.values.get("gpst") or result.folder)
+        row = names.of(result)
         stds = result.values.get("deviation", {})
         counts = {"unigram": 1, "GPT-2": len(result.values.get("gpt2_runs", []))}
         for column, value in result.values["token_perplexity"].items():
@@ -210,15 +219,16 @@ def _perplexity(results: Sequence[Result]) -> Table:
     return table
 
 
-def _training(trainings: Sequence[Training]) -> Table:
+def _training(trainings: Sequence[Training], names: Names) -> Table:
     table = Table("training", "Training runs", [], "Last logged values; tokens a second: median.")
     speed = METRICS["tokens_per_second"]
     for training in trainings:
+        row = names(training.folder)
         for metric in shown_in("table"):
             if values := training.values(metric.name):
-                table.put(training.name, metric.column or metric.name, Cell(float(values[-1])))
+                table.put(row, metric.column or metric.name, Cell(values[-1]))
         if rates := sorted(filter(None, training.values(speed.name))):
-            table.put(training.name, speed.unit, Cell(rates[len(rates) // 2]))
+            table.put(row, speed.unit, Cell(rates[len(rates) // 2]))
     return table
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 from pipeline.evaluate.results import RESULTS
-from pipeline.report.collect import Result, label
+from pipeline.report.collect import Result
+from pipeline.report.names import Names
 from pipeline.report.tables import Cell, Table
 
 _PARSERS = {"inside": "inside", "left-to-right": "left to right"}
@@ -28,12 +28,9 @@ def mean_cells(table: Table, values: Sequence[Value]) -> Table:
     return table
 
 
-def model_name(path: str | Path) -> str:
-    """The name of a model without its seed."""
-    return label(path).rpartition("/seed-")[0] or label(path)
-
-
-def tree_scores(results: Sequence[Result]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def tree_scores(
+    results: Sequence[Result], names: Names
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(model or trivial tree, parser or "", score), once for every seed of a model."""
     baselines: dict[str, Any] = {}
     for result in results:
@@ -43,23 +40,23 @@ def tree_scores(results: Sequence[Result]) -> Iterator[tuple[str, str, dict[str,
             ]
             fine_tunings = [json.loads(file.read_bytes()) for file in of_seeds if file.is_file()]
             for values in [result.values, *fine_tunings]:
-                yield from _of_models(values)
+                yield from _of_models(values, names)
                 baselines = baselines or values.get("baselines", {})
     for name, score in baselines.items():  # they are no model's, and have no seeds
         yield name, "", score
 
 
-def _of_models(values: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _of_models(values: dict[str, Any], names: Names) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Of a seed of a fine-tuning, or of an evaluation."""
     for parser, score in values.get("details", {}).items():
-        yield model_name(values["model"]["path"]), _PARSERS[parser], score
+        yield names(values["model"]["path"], seed=False), _PARSERS[parser], score
     for run in values.get("runs", []) if "seeds" not in values else []:
         of_parser = next(iter(run["model"].values()))
         for parser, score in run["scores"].items():
-            yield model_name(of_parser["path"]), _PARSERS[parser], score
+            yield names(of_parser["path"], seed=False), _PARSERS[parser], score
 
 
-def tree_details(results: Sequence[Result]) -> Table:
+def tree_details(results: Sequence[Result], names: Names) -> Table:
     """Empty where no trees were scored."""
     table = Table(
         "tree_details",
@@ -69,7 +66,7 @@ def tree_details(results: Sequence[Result]) -> Table:
         "label that the trees have.",
     )
     values: list[Value] = []
-    for name, parser, score in tree_scores(results):
+    for name, parser, score in tree_scores(results, names):
         row = ", ".join(filter(None, (name, parser)))
         for longest, f1 in score.get("f1_by_length", {}).items():
             values.append((row, f"up to {longest} words", f1))

@@ -1,6 +1,9 @@
 """What must be the same on all ranks of a run."""
 
+import platform
 import socket
+
+import torch
 
 from gpst.config_reader import shown
 from pipeline.config.overrides import flat
@@ -19,6 +22,7 @@ def check_ranks_agree(world: World, config: ResolvedRun, fingerprint: str) -> No
     """Refuses ranks that read other data or another configuration. All ranks call it.
 
     Machines without a common file system have copies of both, and a stale one trains unnoticed.
+    mpirun takes the other machine's own Python, which may have another torch.
 
     Args:
         config: as this rank has read it.
@@ -28,6 +32,7 @@ def check_ranks_agree(world: World, config: ResolvedRun, fingerprint: str) -> No
         ConfigError: on all ranks; names a rank, its machine, the field and both values.
     """
     settings = {"data (fingerprint)": fingerprint[:12]} | flat(config_to_dict(config))
+    settings |= {"Python": platform.python_version(), "torch": torch.__version__}
     settings = {name: value for name, value in settings.items() if name not in _PATHS}
     of_ranks = world.gather((socket.gethostname(), settings))
     host, first = of_ranks[0]
@@ -37,5 +42,5 @@ def check_ranks_agree(world: World, config: ResolvedRun, fingerprint: str) -> No
                 raise ConfigError(
                     f"{name}: {shown(other.get(name))} for rank {rank} on {machine}, but "
                     f"{shown(first.get(name))} for rank 0 on {host}; give all machines the same "
-                    "configuration and the same data"
+                    "configuration, the same data and the same Python environment"
                 )

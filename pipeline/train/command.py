@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.arguments import Parser
-from pipeline.distributed import environment
+from pipeline.distributed import deepspeed_options, environment
 from pipeline.distributed.placement import is_rank_of_launcher
 from pipeline.errors import ConfigError
 from pipeline.terminal import be_quiet
@@ -18,12 +18,13 @@ example:
 Started in any of these ways; the same command resumes a run that was stopped or killed.
   deepspeed launch/{name}.sh --config X        a rank per GPU; LOCAL_SIZE=2 before it: 2 CPU ranks
   bash launch/{name}.sh --config X             the same; DEEPSPEED_ARGS="--num_gpus 2" before it
+  bash launch/{name}.sh --hosts FILE --config X    on the machines of a host file, by ssh
   torchrun --nproc-per-node 2 launch/{name}.sh --config X
   srun python launch/{name}.sh --config X      also mpirun; without a launcher: one rank
 Variables that are read: LOCAL_SIZE, OMP_NUM_THREADS (of a rank), DEEPSPEED_TIMEOUT (minutes),
 MASTER_ADDR, MASTER_PORT, DS_ACCELERATOR (cpu, cuda), GPST_KERNELS; bash: DEEPSPEED_ARGS.
 Exit codes: 0 done, or stopped by a signal and saved; 1 failed; 2 wrong usage or configuration;
-3 damaged data or checkpoint; 130 interrupted, and saved.
+3 damaged data or checkpoint; 130 interrupted, and saved; 143 SIGTERM before there was a step.
 """
 
 
@@ -45,6 +46,11 @@ class CommandLine:
         arguments = self._parser().parse_intermixed_args(argv)
         arguments.asks = arguments.help or arguments.print_config or arguments.dry_run
         be_quiet(arguments.quiet)
+        if arguments.hosts is not None:
+            raise ConfigError(
+                f"command line: --hosts {arguments.hosts} is for bash: bash launch/{self.name}.sh "
+                f"--hosts {arguments.hosts} ... (in Slurm, mpirun and torchrun it has no meaning)"
+            )
         return arguments
 
     def help(self) -> str:
@@ -72,6 +78,9 @@ class CommandLine:
             add_help=False,
         )
         parser.add_argument("--config", metavar="YAML", help=f"the run, e.g. {self.example}")
+        parser.add_argument(
+            "--hosts", metavar="FILE", help="lines HOST slots=N: start there by ssh (bash only)"
+        )
         parser.add_argument("--dry-run", action="store_true", help="check all, print the plan, end")
         parser.add_argument("--print-config", action="store_true", help="print the config, end")
         parser.add_argument("--quiet", action="store_true", help="no progress; errors and warnings")
@@ -90,4 +99,4 @@ def check_launcher() -> None:
         ConfigError: names the option or the variable.
     """
     if not is_rank_of_launcher(os.environ):
-        environment.check_launcher(os.environ)
+        deepspeed_options.check_launcher(os.environ)

@@ -49,7 +49,7 @@ def _pretrain(arguments: Namespace, ranks: Ranks) -> int:
         checked = check_run(config, ranks.size)
         check_best_metric(checked.config)
         treebank = open_treebank_probe(checked.config, checked.source)
-    world = ranks.connect()
+    world = ranks.connect(config.engine.timeout_minutes)
     checked = share_run(config, checked, world)
     return train(checked, world, evaluation=treebank and treebank.evaluate).exit_code
 

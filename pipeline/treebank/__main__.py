@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         "exit codes: 0 done, 2 wrong usage, 3 damaged trees",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("trees", help="a file of trees, or a folder with .mrg files")
+    parser.add_argument("trees", help="a file of trees, or a folder with .mrg or .ptb files")
     parser.add_argument("--to", choices=_FORMS, default="labelled", help="what a line holds")
     parser.add_argument("--no-punctuation", action="store_true", help="leave punctuation out")
     parser.add_argument("--lower", action="store_true", help="lower-case the words")

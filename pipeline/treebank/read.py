@@ -1,4 +1,7 @@
-"""Readers of bracketed trees: Penn Treebank .mrg files, a labelled tree a line, unlabelled ones."""
+"""Readers of bracketed trees: Penn Treebank files, a labelled tree a line, unlabelled ones.
+
+Lines between trees that begin with #, %, ; or the Penn Treebank's *x* are comments.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from pipeline.errors import DataError
 from pipeline.treebank.tree import Constituent, GoldTree, unescape
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+SUFFIXES = (".mrg", ".ptb")
+"""Of the files in a treebank's folder."""
+_COMMENT = re.compile(r"\s*([#%;]|\*x\*)")
 _OUTER = ("", "TOP", "ROOT", "S1", "VROOT")
 """Labels of an outer bracket that is not a constituent."""
 
@@ -20,7 +26,7 @@ class TreebankError(DataError):
 
 
 def read_trees(path: str | Path) -> list[GoldTree]:
-    """All trees of a file, or of the *.mrg files below a folder, in the order of their names.
+    """All trees of a file, or of those below a folder (SUFFIXES), in the order of their names.
 
     A tree may take several lines. Traces, function tags and outer brackets are left
     out; punctuation stays (`GoldTree.without_punctuation`).
@@ -29,9 +35,9 @@ def read_trees(path: str | Path) -> list[GoldTree]:
         TreebankError: no file, or a line that is not a tree.
     """
     path = Path(path)
-    files = sorted(path.rglob("*.mrg")) if path.is_dir() else [path]
+    files = tree_files(path)
     if not files:
-        raise TreebankError(f"trees {path}: the folder holds no .mrg files")
+        raise TreebankError(f"trees {path}: the folder holds no {' or '.join(SUFFIXES)} files")
     trees = []
     for file in files:
         for line, tokens in _bracketings(_read(file), str(file)):
@@ -45,6 +51,13 @@ def read_trees(path: str | Path) -> list[GoldTree]:
     return trees
 
 
+def tree_files(path: Path) -> list[Path]:
+    """The files that are read: the path itself, or those below a folder."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+
+
 def read_unlabelled(path: str | Path) -> list[GoldTree]:
     """The trees of a file with an unlabelled bracketing, "((the dog) barks)", a line.
 
@@ -53,7 +66,9 @@ def read_unlabelled(path: str | Path) -> list[GoldTree]:
     """
     trees = []
     for number, line in enumerate(_read(Path(path)).split("\n"), 1):
-        if line.strip():
+        # A word that is a tree by itself may look like the start of a comment.
+        comment = _COMMENT.match(line) and len(line.split()) > 1
+        if line.strip() and not comment:
             trees.append(_unlabelled(_TOKEN.findall(line), f"{path}:{number}"))
     if not trees:
         raise TreebankError(f"trees {path}: holds no trees")
@@ -156,6 +171,8 @@ def _bracketings(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
     """(line, tokens) of each balanced bracketing of a file."""
     depth, tokens, first = 0, [], 1
     for number, line in enumerate(text.split("\n"), 1):
+        if depth == 0 and _COMMENT.match(line):
+            continue
         for token in _TOKEN.findall(line):
             if depth == 0:
                 if token != "(":
@@ -181,7 +198,7 @@ def _without_outer(tree: GoldTree) -> GoldTree:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise TreebankError(f"trees {path}: is not UTF-8 text") from None
     except OSError as error:

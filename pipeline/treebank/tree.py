@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from gpst.brackets import escape
+from gpst.brackets import unescape as unescape_brackets
+
 PUNCTUATION_TAGS = frozenset(
     [",", ".", ":", "``", "''", "-LRB-", "-RRB-", "#", "$", "C$", "A$", "HYPH", "NFP"]
 )
@@ -18,8 +21,6 @@ al. (2019) leave them out, and the two that OntoNotes added (hyphens, superfluou
 TRACE_TAG = "-NONE-"
 """Tag of the Penn Treebank's empty elements."""
 
-_ESCAPED = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
-_PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 _WORD_SLASH = re.compile(r"\\([/*])")
 _FUNCTION = re.compile(r"(?<=.)[-=|].*")
 
@@ -119,11 +120,6 @@ class GoldTree:
         return " ".join(b + w + a for b, w, a in zip(before, words, after, strict=True))
 
 
-def escape(word: str) -> str:
-    """A word as it stands in a bracketing: brackets as -LRB- and the like."""
-    return "".join(_ESCAPED.get(sign, sign) for sign in word)
-
-
 def unescape(word: str) -> str:
     """The word that stands in a bracketing: -LRB- is "(", and "\\/" of the Penn Treebank "/"."""
-    return _PLAIN.get(word) or _WORD_SLASH.sub(r"\1", word)
+    return unescape_brackets(_WORD_SLASH.sub(r"\1", word))

@@ -17,7 +17,7 @@ PATH = re.compile(rf"(?<![\w/.$}}{{*-])(?:\./)?((?:[\w-]+/)+[\w-]+\.(?:{KINDS}))
 SCRIPT = re.compile(r"(?<![\w/.$}{*<-])([\w-]+\.(?:py|sh|sbatch|bash))(?![\w*/(])")
 MODULE = re.compile(rf"-m ((?:{'|'.join(FOLDERS)})(?:\.\w+)*)")
 PLACEHOLDER = re.compile(r"NAME|TASK|/x\.sh$")
-ELSEWHERE = {"launch.py": "DeepSpeed's"}
+ELSEWHERE = {"launch.py": "DeepSpeed's", "modeling_gpst.py": "in exported folders"}
 
 
 def _texts() -> list[Path]:

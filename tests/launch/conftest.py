@@ -48,3 +48,40 @@ def signalled(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
         return process.returncode, out, err
 
     return start
+
+
+@pytest.fixture
+def environ(clean_environment):
+    """Two CPU ranks under deepspeed."""
+    return clean_environment | {"LOCAL_SIZE": "2", "PYTHONPATH": ""}
+
+
+@pytest.fixture
+def run(environ, tmp_path):
+    """run(*command) -> the finished process, started in a folder that is not the repository's."""
+
+    def start(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*map(str, command)],
+            env=environ | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    return start
+
+
+@pytest.fixture
+def stand_in(environ, tmp_path):
+    """stand_in(shell script) -> the PATH of a deepspeed that does only this."""
+
+    def make(script: str) -> dict[str, str]:
+        program = tmp_path / "bin" / "deepspeed"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return {"PATH": f"{program.parent}{os.pathsep}{environ['PATH']}"}
+
+    return make

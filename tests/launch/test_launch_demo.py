@@ -63,6 +63,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
+@pytest.mark.slow
 def test_data_made_before_a_kill_is_not_made_again(tmp_path):
     demo(tmp_path, kill_before=BUILD)
     tokenizer = files(tmp_path / "data" / "demo-text-txt-tokenizer")

@@ -36,6 +36,7 @@ def shards(run_dir: Path) -> int:
     return len(list(list_checkpoints(run_dir / "checkpoints")[-1].glob("*_optim_states.pt")))
 
 
+@pytest.mark.slow
 def test_two_nodes_with_a_hostfile_and_no_ssh(clean_environment, toy_config, tmp_path, free_port):
     hostfile = tmp_path / "hosts"
     hostfile.write_text("nodeA slots=1\nnodeB slots=1\n")
@@ -121,10 +122,11 @@ while :; do sleep 0.05; done
 @pytest.fixture
 def job_without_ranks(slurm, tmp_path):
     """job_without_ranks(**variables) -> (exit code, stderr) of a job whose time is up."""
-    (tmp_path / "bin" / "srun").write_text(SLEEPING_SRUN)
     started = tmp_path / "started"
 
     def run(**variables: str) -> tuple[int, str]:
+        if "keep_srun" not in variables:
+            (tmp_path / "bin" / "srun").write_text(SLEEPING_SRUN)
         environ = slurm[0] | variables | {"STARTED": str(started)}
         job = subprocess.Popen(
             ["bash", SBATCH, "run.yaml"], env=environ, stderr=subprocess.PIPE, text=True
@@ -153,6 +155,36 @@ def test_a_job_that_cannot_be_requeued_has_failed(job_without_ranks, tmp_path):
     assert "job 77 could not be requeued; the run is saved: submit it again" in err
 
 
+@pytest.mark.parametrize(
+    ("limit", "refused"), [("5:00", True), ("0:30", True), ("UNLIMITED", False)]
+)
+def test_a_job_whose_signal_comes_at_its_start_is_refused(slurm, tmp_path, limit, refused):
+    """It would be requeued for ever, a step each."""
+    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\necho {limit}\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 7\n")
+    command = ["bash", SBATCH, "run.yaml"]
+    done = subprocess.run(command, env=slurm[0], capture_output=True, text=True)
+    assert done.returncode == (2 if refused else 7), done
+    line = "s, and the run is told to save 300 s before its end: give more, e.g. --time=1:00:00\n"
+    assert done.stderr.endswith(line) == refused
+    assert not slurm[1].exists()
+
+
+def test_a_job_told_to_end_before_python_runs_comes_again(job_without_ranks, slurm, tmp_path):
+    srun = tmp_path / "bin" / "srun"
+    srun.write_text(SLEEPING_SRUN.replace("exit 0", "exit 138"))  # a rank died by the signal
+    assert job_without_ranks(keep_srun="1") == (0, "")
+    assert slurm[1].read_text() == "requeue 77\n"
+
+
+def test_a_job_that_only_comes_and_goes_is_refused(job_without_ranks, slurm):
+    code, err = job_without_ranks(SLURM_RESTART_COUNT="3")
+    assert code == 2
+    assert "requeued 3 times, and now told to end after " in err
+    assert not slurm[1].exists()
+
+
 def test_the_slurm_job_is_not_requeued_for_a_mistake(slurm, toy_config):
     environ, log = slurm
     done = subprocess.run(
@@ -173,3 +205,4 @@ def test_the_template_asks_for_its_signal_and_for_requeueing():
     text = SBATCH.read_text()
     for option in ("--signal=B:USR1@300", "--requeue", "--ntasks-per-node", "--gpus-per-node"):
         assert f"#SBATCH {option}" in text
+    assert "\nLEAD=300\n" in text

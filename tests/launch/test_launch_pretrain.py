@@ -15,29 +15,6 @@ PRETRAIN = Path(__file__).parents[2] / "launch" / "pretrain.sh"
 BIN = Path(sys.executable).parent
 
 
-@pytest.fixture
-def environ(clean_environment):
-    """Two CPU ranks under deepspeed."""
-    return clean_environment | {"LOCAL_SIZE": "2", "PYTHONPATH": ""}
-
-
-@pytest.fixture
-def run(environ, tmp_path):
-    """run(*command) -> the finished process, started in a folder that is not the repository's."""
-
-    def start(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*map(str, command)],
-            env=environ | variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-
-    return start
-
-
 def port(free_port) -> str:
     return f"--master_port={free_port()}"
 
@@ -93,20 +70,6 @@ def test_bash_starts_deepspeed_in_a_shell_of_slurm(run, stand_in, toy_config, va
 
 
 SAY = 'echo "$@, LOCAL_SIZE $LOCAL_SIZE"'
-
-
-@pytest.fixture
-def stand_in(environ, tmp_path):
-    """stand_in(shell script) -> the PATH of a deepspeed that does only this."""
-
-    def make(script: str) -> dict[str, str]:
-        program = tmp_path / "bin" / "deepspeed"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        return {"PATH": f"{program.parent}{os.pathsep}{environ['PATH']}"}
-
-    return make
 
 
 def test_address_and_port_reach_deepspeed_which_reads_no_variables(run, stand_in, toy_config):
@@ -194,6 +157,7 @@ def test_bash_starts_deepspeed_and_passes_signals_on(
     [
         (signal.SIGINT, 130, "interrupted"),
         (signal.SIGTERM, 143, "stopped by SIGTERM before the ranks had begun; nothing was changed"),
+        (signal.SIGUSR1, 0, "stopped by SIGUSR1 before the ranks had begun; nothing was changed"),
     ],
 )
 def test_a_stop_before_there_are_ranks_is_one_line(

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from gpst.integrations.transformers.modeling import (
         GPSTForCausalLM,
         GPSTForSequenceClassification,
-        register,
     )
+    from gpst.integrations.transformers.registration import register
 
 __all__ = ["GPSTConfig", "GPSTForCausalLM", "GPSTForSequenceClassification", "register"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from gpst.integrations.transformers import modeling
+        from gpst.integrations.transformers import registration
 
-        modeling.register()
-        return getattr(modeling, name)
+        registration.register()
+        return getattr(registration, name)
     raise AttributeError(f"module 'gpst.integrations.transformers' has no attribute {name!r}")

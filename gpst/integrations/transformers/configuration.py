@@ -17,6 +17,7 @@ class GPSTConfig(PreTrainedConfig):
     """Fields of `gpst.config.GPSTConfig`, and what generation needs to know about the tokens."""
 
     model_type = "gpst"
+    keys_to_ignore_at_inference = ["trees", "search"]  # noqa: RUF012
     attribute_map = {  # noqa: RUF012
         "hidden_size": "hidden_dim",
         "num_attention_heads": "num_heads",
@@ -47,6 +48,10 @@ class GPSTConfig(PreTrainedConfig):
     sentence_final_token_ids: list[int] | None = None
     """Tokens that may end a sentence."""
     tie_word_embeddings: bool = True
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing: a saved folder names the package's classes, it holds no copy of them."""
 
     def core(self) -> CoreConfig:
         """The configuration of the core model.

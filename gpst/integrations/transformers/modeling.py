@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-)
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import ConversionOps, WeightConverter, WeightRenaming
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import ModelOutput
 
-from gpst.batch import ContextBatch
 from gpst.chart.decode import decode, trees_of
-from gpst.export.former import NAMES_NOW
-from gpst.export.huggingface import PREFIX
+from gpst.export.remote import AUTO_MAP, REMOTE, REMOTE_CODE
 from gpst.integrations.transformers.configuration import GPSTConfig
+from gpst.integrations.transformers.left_to_right import LeftToRight, seeded
+from gpst.integrations.transformers.rows import Rows, refuse, rows_of
 from gpst.layers.transformer import init_std
 from gpst.model.generator import GeneratorPadding
 from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
-from gpst.search.generate import generate
-from gpst.search.sampling import Sampling
 from gpst.tree import Tree
-
-__all__ = ["GPSTConfig", "GPSTForCausalLM", "GPSTForSequenceClassification", "register"]
 
 
 @dataclass
@@ -44,11 +32,13 @@ class GPSTOutput(ModelOutput):
     """Output of GPSTForCausalLM."""
 
     loss: Tensor | None = None
-    """The training loss (all five terms), when labels were given."""
+    """The training loss (all five terms) of the tokens with labels, when labels were given."""
     logits: Tensor | None = None
     """(B, T, V): at t, of token t + 1, given the tokens and the trees' nodes up to token t."""
     trees: list[list[Tree]] | None = None
     """The induced trees of each row's sentences."""
+    search: LeftToRight | None = None
+    """What `generate` goes on from; the logits are then those of the next token alone."""
 
 
 class GPSTPreTrainedModel(PreTrainedModel):
@@ -57,6 +47,10 @@ class GPSTPreTrainedModel(PreTrainedModel):
     config_class = GPSTConfig
     config: GPSTConfig
     base_model_prefix = "gpst"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["GPSTModel"]  # noqa: RUF012
+    accepts_loss_kwargs = False
+    """The Trainer divides the losses of accumulated steps itself."""
 
     def __init__(self, config: GPSTConfig):
         super().__init__(config)
@@ -69,9 +63,16 @@ class GPSTPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, std=init_std(self.config.hidden_dim))  # type: ignore[arg-type]
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing: a saved folder names the package's classes, it holds no copy of them."""
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As transformers'; always under the names of now, whichever it was loaded from."""
-        super().save_pretrained(*args, **{**kwargs, "save_original_format": False})
+        self.config.auto_map = dict(AUTO_MAP)
+        super().save_pretrained(save_directory, *args, **{**kwargs, "save_original_format": False})
+        if Path(save_directory).is_dir():
+            (Path(save_directory) / REMOTE).write_text(REMOTE_CODE, encoding="utf-8")
 
     def get_input_embeddings(self) -> nn.Module:
         return self.gpst.embedding
@@ -83,50 +84,49 @@ class GPSTPreTrainedModel(PreTrainedModel):
     def get_output_embeddings(self) -> None:
         """None: the head is the input embedding itself."""
 
-    def _rows(
+    def resize_token_embeddings(
         self,
-        input_ids: Int64[Tensor, "B T"],
-        attention_mask: Tensor | None,
-        sentence_ends: Bool[Tensor, "B T"] | None,
-    ) -> list[list[list[int]]]:
-        """The sentences of each row.
-
-        Args:
-            attention_mask: (B, T), 0 for padding, which may only come after the tokens.
-            sentence_ends: true at the last token of a sentence; by default at every token that may
-                end one (`sentence_final_token_ids`).
-        """
-        if sentence_ends is None:
-            final = torch.tensor(
-                self.config.sentence_final_token_ids or [], device=input_ids.device
-            )
-            sentence_ends = torch.isin(input_ids, final)
-        lengths = (
-            [input_ids.shape[1]] * len(input_ids)
-            if attention_mask is None
-            else attention_mask.sum(1).tolist()
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """As transformers'; the parser has an embedding of its own, which goes along."""
+        resized = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        size = resized.num_embeddings
+        parser = self.gpst.parser
+        trained = parser.embedding.weight.requires_grad
+        parser.embedding = self._get_resized_embeddings(
+            parser.embedding, size, mean_resizing=mean_resizing
         )
-        if attention_mask is not None:
-            place = torch.arange(input_ids.shape[1], device=input_ids.device)
-            if bool((attention_mask.bool() != (place < attention_mask.sum(1, True))).any()):
-                raise ValueError("attention_mask: padding must come after the tokens (right side)")
-        rows = []
-        for ids, ends, length in zip(
-            input_ids.tolist(), sentence_ends.tolist(), lengths, strict=True
-        ):
-            cuts = [k + 1 for k in range(length - 1) if ends[k]]
-            parts = zip([0, *cuts], [*cuts, length], strict=True)
-            rows.append([ids[a:b] for a, b in parts])
-        return rows
+        parser.embedding.requires_grad_(trained)
+        self.gpst.config = dataclasses.replace(self.gpst.config, vocab_size=size)
+        return resized
+
+    def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
+        """Activations of the composition model and the blocks are computed again."""
+        self.gradient_checkpointing = True
+        self.gpst.activation_checkpointing = {"composition", "generator"}
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.gradient_checkpointing = False
+        self.gpst.activation_checkpointing = set()
+
+    def _output(self, output: Any, return_dict: bool | None) -> Any:
+        wanted = self.config.return_dict if return_dict is None else return_dict
+        return output if wanted else output.to_tuple()
 
 
-class GPSTForCausalLM(GPSTPreTrainedModel):
+class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
     """GPST for text with trees.
 
-    The logits are those of training: given the trees that the composition model induces on whole
-    sentences. They are no left-to-right probabilities, because those trees have seen what follows;
-    for those use `gpst.search.parse.search_text` (prefix probabilities) or `generate` here.
+    `generate` is transformers' own, with all its options. Its next tokens have the probabilities
+    p(token | tokens so far) of gpst/search/words.py; `beam` (20) is the number of hypotheses of the
+    trees of a text, `num_beams` that of texts, as for any model. The logits of `forward` are those
+    of training: given the trees that the composition model induces on whole sentences. They are no
+    left-to-right probabilities, because those trees have seen what follows.
     """
+
+    _is_stateful = True  # no assisted generation: a search does not go back
 
     def __init__(self, config: GPSTConfig):
         super().__init__(config)
@@ -134,76 +134,106 @@ class GPSTForCausalLM(GPSTPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Int64[Tensor, "B T"],
+        input_ids: Int64[Tensor, "B T"] | None = None,
         attention_mask: Tensor | None = None,
         sentence_ends: Bool[Tensor, "B T"] | None = None,
         labels: Tensor | None = None,
-        **_: Any,
-    ) -> GPSTOutput:
+        search: LeftToRight | None = None,
+        return_dict: bool | None = None,
+        **options: Any,
+    ) -> GPSTOutput | tuple[Any, ...]:
         """
         Args:
             input_ids: tokens without <bos>, which the model puts before them itself.
-            attention_mask, sentence_ends: see `_rows`.
-            labels: anything but None: the training loss of the tokens is wanted.
+            attention_mask, sentence_ends: see `rows_of`.
+            labels: the input ids, with -100 for tokens that have no loss. Trees have losses in the
+                sentences of the others.
+            search: `generate`'s.
+        Raises:
+            ValueError: what cannot be used, or is not supported.
         """
-        rows = self._rows(input_ids, attention_mask, sentence_ends)
-        device = input_ids.device
-        batch = ContextBatch.from_sentences(rows).to(device)
-        loss = None
-        if labels is not None:
-            loss = total_loss(self.gpst(batch).losses, batch.counts)
-        features, trees = features_after_tokens(self.gpst, rows, device)
+        refuse(options)
+        if input_ids is None:
+            raise ValueError("input_ids are missing")
+        input_ids = input_ids.to(self.device)
+        rows = rows_of(self.config, input_ids, attention_mask, sentence_ends, labels)
+        if search is not None:
+            texts = [[token for sentence in row for token in sentence] for row in rows.sentences]
+            log_p = search.next_log_p([text[self._starts(text) :] for text in texts])
+            return GPSTOutput(logits=log_p.unsqueeze(1).to(torch.float32), search=search)  # type: ignore[arg-type]
+        if labels is None:
+            loss, trees = None, None
+            features, trees = features_after_tokens(self.gpst, rows, input_ids.device)
+        else:
+            batch = rows.batch(self.config.bos_token_id or 0, labels).to(input_ids.device)
+            output = self.gpst.losses_of(batch)
+            loss = total_loss(output.losses, batch.counts)
+            after = torch.from_numpy(rows.after_tokens(batch)).to(input_ids.device)
+            features, trees = output.features.index_select(0, after), None
         logits = features.new_zeros(*input_ids.shape, self.config.vocab_size)
-        lengths = torch.from_numpy(batch.context_lengths).to(device)
-        inside = torch.arange(input_ids.shape[1], device=device) < lengths[:, None]
-        logits[inside] = features @ self.gpst.embedding.weight.T
-        return GPSTOutput(loss=loss, logits=logits, trees=trees)  # type: ignore[arg-type]
+        logits[rows.inside] = features @ self.gpst.embedding.weight.T
+        return self._output(GPSTOutput(loss=loss, logits=logits, trees=trees), return_dict)  # type: ignore[arg-type]
 
-    @torch.no_grad()
-    def generate(  # type: ignore[override]
+    def _starts(self, text: Sequence[int]) -> int:
+        """Where a text to be continued starts: after a <bos>, which the model reads itself."""
+        return int(text[0] == self.config.bos_token_id)
+
+    def generate(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        """transformers' `generate`.
+
+        Args:
+            seed: draw as after torch.manual_seed(seed), without a trace; None: go on drawing.
+        """
+        with seeded(seed, self.device):
+            return super().generate(*args, **kwargs)  # type: ignore[misc]
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
         self,
         input_ids: Int64[Tensor, "B T"],
-        max_new_tokens: int = 50,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        num_beams: int = 20,
-        seed: int = 0,
-    ) -> Int64[Tensor, "B longest"]:
-        """Rows continued by word-level search or ancestral sampling, padded with the end token."""
-        end = self.config.eos_token_id
-        end = end[0] if isinstance(end, list) else end
-        sampling = Sampling(temperature, top_k, top_p, seed) if do_sample else None
-        continuations = []
-        for row in self._rows(input_ids, None, None):
-            [one] = generate(
-                self.gpst,
-                row,
-                max_new_tokens=max_new_tokens,
-                final_tokens=self.config.sentence_final_token_ids or [],
-                end_token=end,
-                sampling=sampling,
-                beam=num_beams,
+        attention_mask: Tensor | None = None,
+        beam: int = 20,
+        search: LeftToRight | None = None,
+        use_cache: bool | None = True,
+        **options: Any,
+    ) -> dict[str, Any]:
+        refuse(options, known=("next_sequence_length", "is_first_iteration", "logits_to_keep"))
+        if search is None or not use_cache:
+            search = LeftToRight(self.gpst, beam, self.config.sentence_final_token_ids or [])
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "search": search}
+
+    def _update_model_kwargs_for_generation(
+        self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        model_kwargs["search"] = outputs.search
+        return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """No: `search` is what is kept."""
+        return False
+
+    def _validate_generated_length(  # type: ignore[override]
+        self, generation_config: Any, input_ids_length: int, *args: Any
+    ) -> None:
+        super()._validate_generated_length(generation_config, input_ids_length, *args)  # type: ignore[misc]
+        limit = self.config.max_context_tokens
+        if generation_config.max_length > limit:
+            raise ValueError(
+                f"{input_ids_length} tokens and {generation_config.max_length - input_ids_length} "
+                f"new ones are more than the model takes ({limit}, max_context_tokens)"
             )
-            continuations.append([token for sentence in one.sentences for token in sentence])
-        longest = max(len(tokens) for tokens in continuations)
-        padded = [tokens + [end or 0] * (longest - len(tokens)) for tokens in continuations]
-        return torch.tensor(padded, device=input_ids.device)
 
 
 def features_after_tokens(
-    model: GPSTModel, rows: Sequence[Sequence[Sequence[int]]], device: torch.device
+    model: GPSTModel, rows: Rows, device: torch.device
 ) -> tuple[Float[Tensor, "N H"], list[list[Tree]]]:
-    """What predicts the token after each token, given the induced trees; and those trees.
-
-    A one-token sentence is put behind each row, so that its last token predicts something as well.
-    """
+    """What predicts the token after each token, given the induced trees; and those trees."""
     bos = model.config.bos_token_id
-    batch = ContextBatch.from_sentences([[*map(list, row), [bos]] for row in rows]).to(device)
+    batch = rows.batch(bos).to(device)
     layout = model.layout(batch, model.parser(batch).detach())
     embedded = model.embedding(batch.tokens)
-    chart = model._inside(layout, embedded, 1.0, False)
+    recompute = model.activation_checkpointing
+    chart = model._inside(layout, embedded, 1.0, "composition" in recompute)
     induced = decode(layout, chart.scores)
     _, features, _ = model.generator(
         model._nodes(layout, induced, chart, embedded),
@@ -211,12 +241,11 @@ def features_after_tokens(
         GeneratorPadding.of(batch),
         layout,
         induced,
+        "generator" in recompute,
     )
-    firsts = np.concatenate(([0], batch.context_token_ends[:-1]))
-    not_first = np.delete(np.arange(batch.num_tokens), firsts)
     trees = iter(trees_of(layout, induced))
-    of_rows = [[next(trees) for _ in range(len(row) + 1)][:-1] for row in rows]
-    return features[torch.from_numpy(not_first).to(device)], of_rows
+    of_rows = [[next(trees) for _ in range(len(row) + 1)][:-1] for row in rows.sentences]
+    return features[torch.from_numpy(rows.after_tokens(batch)).to(device)], of_rows
 
 
 class GPSTForSequenceClassification(GPSTPreTrainedModel):
@@ -230,57 +259,36 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Int64[Tensor, "B T"],
+        input_ids: Int64[Tensor, "B T"] | None = None,
         attention_mask: Tensor | None = None,
         sentence_ends: Bool[Tensor, "B T"] | None = None,
         labels: Tensor | None = None,
-        **_: Any,
-    ) -> SequenceClassifierOutput:
+        return_dict: bool | None = None,
+        **options: Any,
+    ) -> SequenceClassifierOutput | tuple[Any, ...]:
         """
         Args:
             input_ids: tokens without <bos> and CLS, which the model adds itself.
-            labels: (B,) class numbers, or values when there is one label.
+            attention_mask, sentence_ends: see `rows_of`.
+            labels: as transformers has them: (B,) class numbers, values, or (B, classes).
+        Raises:
+            ValueError: what cannot be used, or is not supported.
         """
+        refuse(options)
+        if input_ids is None:
+            raise ValueError("input_ids are missing")
         cls = self.config.bos_token_id
         assert cls is not None
-        rows = [[*row, [cls]] for row in self._rows(input_ids, attention_mask, sentence_ends)]
-        features, _trees = features_after_tokens(self.gpst, rows, input_ids.device)
-        lengths = torch.tensor([sum(map(len, row)) for row in rows], device=input_ids.device)
-        logits = self.classifier(features[lengths.cumsum(0) - 1])
+        input_ids = input_ids.to(self.device)
+        rows = rows_of(self.config, input_ids, attention_mask, sentence_ends, reserved=1)
+        rows = Rows([[*row, [cls]] for row in rows.sentences], rows.inside)
+        features, _trees = features_after_tokens(self.gpst, rows, self.device)
+        lengths = [sum(map(len, row)) for row in rows.sentences]
+        last = torch.tensor(lengths, device=self.device).cumsum(0) - 1
+        logits = self.classifier(features[last])
         loss = None
-        if labels is not None and self.num_labels == 1:
-            loss = F.mse_loss(logits.squeeze(1), labels.to(logits.dtype))
-        elif labels is not None:
-            loss = F.cross_entropy(logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
-
-
-class _Copy(ConversionOps):
-    """One tensor of the file as each of several parameters."""
-
-    def convert(
-        self, input_dict: dict[str, Any], source_patterns: Any, target_patterns: Any, **_: Any
-    ) -> dict[str, Any]:
-        [tensor] = input_dict.values()
-        tensor = tensor[0] if isinstance(tensor, list) else tensor
-        return {name: tensor.clone() for name in target_patterns}
-
-
-def _conversions() -> list[WeightConverter | WeightRenaming]:
-    """Of exports from before (gpst/export/former.py)."""
-    return [
-        WeightConverter(f"{PREFIX}{then}", [f"{PREFIX}{name}" for name in now], [_Copy()])
-        for then, now in NAMES_NOW.items()
-    ]
-
-
-def register() -> None:
-    """Makes the Auto classes know GPST; done when a name of this package is first asked for."""
-    AutoConfig.register("gpst", GPSTConfig, exist_ok=True)
-    register_checkpoint_conversion_mapping("gpst", _conversions(), overwrite=True)
-    # There is no model without the head, which is the embedding.
-    AutoModel.register(GPSTConfig, GPSTForCausalLM, exist_ok=True)
-    AutoModelForCausalLM.register(GPSTConfig, GPSTForCausalLM, exist_ok=True)
-    AutoModelForSequenceClassification.register(
-        GPSTConfig, GPSTForSequenceClassification, exist_ok=True
-    )
+        if labels is not None:
+            loss = self.loss_function(
+                labels=labels.to(self.device), pooled_logits=logits, config=self.config
+            )
+        return self._output(SequenceClassifierOutput(loss=loss, logits=logits), return_dict)  # type: ignore[arg-type]

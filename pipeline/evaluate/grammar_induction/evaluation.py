@@ -17,10 +17,10 @@ from pipeline.evaluate.grammar_induction.f1 import (
     mean_scores,
     score_trees,
 )
-from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
+from pipeline.evaluate.grammar_induction.gold import gold_trees
 from pipeline.evaluate.grammar_induction.options import Options
 from pipeline.evaluate.results import ResultsFolder, fingerprint, mean_std, table
-from pipeline.treebank import GoldTree, read_unlabelled
+from pipeline.treebank import GoldTree, read_unlabelled, tree_files
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pipeline.treebank import GoldTree, read_trees
 
 
@@ -26,8 +24,3 @@ def gold_trees(
         trees = [tree.lower() for tree in trees]
     nonempty = [tree for tree in trees if tree.words]
     return nonempty, len(trees) - len(nonempty)
-
-
-def tree_files(path: Path) -> list[Path]:
-    """The files that `path` names."""
-    return sorted(path.rglob("*.mrg")) if path.is_dir() else [path]

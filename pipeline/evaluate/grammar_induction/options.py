@@ -16,7 +16,7 @@ class Options:
     """The options of the command line."""
 
     trees: PathText | None = option(
-        None, "gold trees: a tree a line, a .mrg file, or a folder of them"
+        None, "gold trees: a tree a line, a .mrg or .ptb file, or a folder of them"
     )
     model: tuple[PathText, ...] = option(
         (),

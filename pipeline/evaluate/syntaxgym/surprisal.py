@@ -92,7 +92,7 @@ class ModelSurprisals:
     def _gpst(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         assert isinstance(self._model, GPSTModel)
         results = search_text(self._model, [[tokens] for tokens in sequences], beam=self._beam)
-        return [result.surprisals.tolist() for result in results]
+        return [result.quotient_surprisals.tolist() for result in results]
 
     def _gpt2(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         model: Any = self._model

@@ -14,7 +14,8 @@ class GrammarInductionConfig:
     """Whose words are trained on, and whose trees the model's are scored against."""
 
     train: PathText
-    """Trees of which only the words are read: a tree a line, a .mrg file, or a folder of them."""
+    """Trees of which only the words are read: a tree a line, a .mrg or .ptb file, or a folder of
+    them."""
     valid: PathText
     """Gold trees that choose the best epoch."""
     test: PathText

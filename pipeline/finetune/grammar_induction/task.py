@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.grammar_induction.baselines import baseline_scores
 from pipeline.evaluate.grammar_induction.evaluation import prediction_lines
 from pipeline.evaluate.grammar_induction.f1 import Span, score_trees
-from pipeline.evaluate.grammar_induction.gold import gold_trees, tree_files
+from pipeline.evaluate.grammar_induction.gold import gold_trees
 from pipeline.evaluate.grammar_induction.parse import Parser, parse, to_pieces
 from pipeline.evaluate.results import ResultsFolder
 from pipeline.finetune.examples import Example
@@ -26,7 +26,7 @@ from pipeline.finetune.task import FinetuneTask, gathered, shared
 from pipeline.finetune.text import TextReader
 from pipeline.monitor.metrics import SCORE
 from pipeline.train.trainer import TaskEvaluation
-from pipeline.treebank import GoldTree
+from pipeline.treebank import GoldTree, tree_files
 
 _NUM_RANDOM = 5
 

@@ -33,8 +33,9 @@ class SummarizationTask(FinetuneTask):
     """See the module. The mark begins the summary's first sentence, which decoding goes on with."""
 
     protocol = (
-        'document, " Summary:" and summary as one text, all losses of pre-training; ROUGE F by '
-        "rouge-score with stemming on the test set (docs/reproduce.md)"
+        'document, " Summary:" and summary as one text, all losses of pre-training; on the test '
+        "set F of rouge-score's rouge1, rouge2 and rougeL with stemming, for CNN/DailyMail also "
+        "rougeLsum (docs/reproduce.md)"
     )
     selects = False
 
@@ -93,7 +94,12 @@ class SummarizationTask(FinetuneTask):
         summaries = gathered(world, dict(zip(mine, texts, strict=True)))
         if not world.is_main:
             return None
-        scores = rouge([pair.summary for pair in pairs], summaries)
+        by_sentences = self.config.dataset == "cnn_dailymail"
+        scores = rouge(
+            [pair.summary for pair in pairs],
+            summaries,
+            (lambda text: self.reader.split([text])[0]) if by_sentences else None,
+        )
         lines = (
             {"index": number, "summary": summary, "reference": pair.summary, **score}
             for number, (pair, summary, score) in enumerate(

@@ -44,11 +44,23 @@ def test_text_between_trees_is_counted(tmp_path, read):
     (tmp_path / "a.mrg").write_text("(S (A a))\nfree text\n(S (B b))\n; comment ) x\n(S (C c)) end")
     documents, recorder = read("treebank", [tmp_path])
     assert documents == ["a", "b", "c"]
-    assert recorder.counters == {"dropped/text_outside_trees": 4, "dropped/bad_tree": 1}
+    assert recorder.counters == {"dropped/text_outside_trees": 2}
     assert recorder.quarantine[0] == {
         "reason": "text_outside_trees", "file": str(tmp_path / "a.mrg"), "offset": 9,
         "detail": "free text",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+def test_comments_and_a_byte_order_mark_are_not_text(tmp_path, read, monkeypatch, chunk):
+    monkeypatch.setattr(treebank, "CHUNK", chunk)
+    text = (
+        "\ufeff*x*x*x*\n*x* Copyright (C) 1995 *x*\n(S (A a))\n# (T (B b)\n  ; ) (\n% x\n"
+        "(S (C f-LRB-x-RRB-) (D and\\/or) (E #))\n# the (end"
+    )
+    (tmp_path / "a.ptb").write_text(text, encoding="utf-8")
+    documents, recorder = read("treebank", [tmp_path])
+    assert (documents, recorder.counters) == (["a", "f(x) and/or #"], {})
 
 
 def test_a_long_run_of_newlines_is_looked_at_once(tmp_path, read):

@@ -45,7 +45,8 @@ def test_a_level_is_the_module(kind, recompute: bool, chunk: int, monkeypatch) -
     second = given.second_table.clone().requires_grad_()
     extra = () if given.side is None else (given.side,)
     expected, expected_scores = model(first[given.first], second[given.second], *extra)
-    passage = PairPass(model, first, True, recompute)
+    maps = model.linear_maps()
+    passage = PairPass(maps, first, True, recompute)
     if given.side is not None:
         passage.project_siblings(given.second_table)
     vectors, scores = passage.forward(given)
@@ -73,10 +74,77 @@ def test_a_level_is_the_module(kind, recompute: bool, chunk: int, monkeypatch) -
     torch.testing.assert_close(grad_first[1], second_route[0])
     torch.testing.assert_close(grad_second[1], second_route[1])
     assert passage.sums is not None
-    by_id = passage.sums.gradients(model)
+    found = zip(maps.tensors, passage.sums.gradients(maps), strict=True)
+    by_id = {id(tensor): gradient for tensor, gradient in found}
     for (name, parameter), gradient in zip(model.named_parameters(), theirs[2:], strict=True):
         if name != "root":
             torch.testing.assert_close(by_id[id(parameter)], gradient, msg=name)
+
+
+class Adapter(torch.nn.Module):
+    """A linear layer with a product of two thin matrices beside it, as adapters are put in."""
+
+    def __init__(self, base: torch.nn.Linear):
+        super().__init__()
+        self.base, self.bias, self.in_features = base, base.bias, base.in_features
+        self.down = torch.nn.Linear(base.in_features, 2, bias=False, dtype=torch.float64)
+        self.up = torch.nn.Linear(2, base.out_features, bias=False, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return 2.0 * weight
+
+
+@pytest.mark.parametrize("way", ["adapter", "parametrization", "hook", "forward"])
+@pytest.mark.parametrize("kind", [Composition, Decomposition])
+def test_what_a_layer_computes_is_what_the_chart_computes(kind, way):
+    """Whatever a user puts in, on or under the layers, values and gradients are the module's."""
+    model = make(kind).eval()
+    for module in list(model.modules()):
+        for name, layer in list(module.named_children()):
+            if not isinstance(layer, torch.nn.Linear):
+                continue
+            if way == "adapter":
+                setattr(module, name, Adapter(layer))
+            elif way == "parametrization":
+                torch.nn.utils.parametrize.register_parametrization(layer, "weight", Doubled())
+            elif way == "hook":
+                layer.register_forward_hook(lambda _module, _inputs, output: 1.5 * output)
+            else:
+                layer.forward = lambda x, plain=layer.forward: plain(x) - 0.5 * plain(0.5 * x)
+    given = some_pairs(model, 7)
+    extra = () if given.side is None else (given.side,)
+    maps = model.linear_maps()
+    passage = PairPass(maps, given.first_table, True, False)
+    if given.side is not None:
+        passage.project_siblings(given.second_table)
+    vectors, scores = passage.forward(given)
+    expected, expected_scores = model(
+        given.first_table[given.first], given.second_table[given.second], *extra
+    )
+    torch.testing.assert_close(vectors, expected)
+    torch.testing.assert_close(scores, expected_scores)
+    upstream, grad_scores = torch.randn_like(vectors), torch.randn_like(scores)
+    into = torch.zeros(2, 1, 9, 6, dtype=torch.float64)
+    one = torch.ones(7, dtype=torch.float64)
+    grad_out = OutputGradients(upstream[None], torch.arange(7), one, grad_scores)
+    passage.backward(given, grad_out, into[0], into[1])
+    if given.side is not None:
+        passage.siblings_backward(given.second_table, into[1, 0])
+    assert passage.sums is not None
+    wanted = {name: p for name, p in model.named_parameters() if name != "root"}
+    found = torch.autograd.grad(
+        maps.tensors, list(wanted.values()), passage.sums.gradients(maps), allow_unused=True
+    )
+    theirs = torch.autograd.grad(
+        (expected, expected_scores), list(wanted.values()), (upstream, grad_scores)
+    )
+    for name, ours, gradient in zip(wanted, found, theirs, strict=True):
+        torch.testing.assert_close(ours, gradient, msg=name)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

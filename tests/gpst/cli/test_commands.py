@@ -5,9 +5,12 @@ import json
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
+from itertools import combinations, pairwise
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from known_trees import right_branching
 from PIL import Image
 
@@ -20,15 +23,54 @@ PARSED = ParsedSentence(["a(b", "<&", "c"], Tree.from_splits(3, {(0, 2): 1, (0, 
 
 
 def test_text_formats():
-    assert as_text(PARSED, "bracket") == "((a(b <&) c)"
+    assert as_text(PARSED, "bracket") == "((a-LRB-b <&) c)"
     assert as_text(PARSED, "ptb") == "(X (X (W a-LRB-b) (W <&)) (W c))"
     assert as_text(PARSED, "ascii").splitlines() == ["┬─┬─a(b", "│ └─<&", "└─c"]
     values = json.loads(as_text(PARSED, "json"))
     assert values["words"] == PARSED.words
+    assert values["brackets"] == as_text(PARSED, "bracket")
+    assert Tree.from_brackets(values["brackets"]) == (PARSED.tree, PARSED.words)
     assert values["spans"][-1] == [0, 2]
     assert values["log_p"] == -1.5
     with pytest.raises(ValueError, match="format: 'x'"):
         as_text(PARSED, "x")
+
+
+def cross(a, b):
+    """Whether two edges have a point in common that is the end of neither."""
+
+    def side(line, x, y):
+        return (line[2] - line[0]) * (y - line[1]) - (line[3] - line[1]) * (x - line[0])
+
+    return side(a, *b[:2]) * side(a, *b[2:]) < -1e-6 and side(b, *a[:2]) * side(b, *a[2:]) < -1e-6
+
+
+def test_edges_of_any_tree_do_not_cross():
+    random = Random(0)
+    for _ in range(30):
+        words = ["x" * random.randint(1, 12) for _ in range(random.randint(1, 20))]
+        splits = {}
+        work = [(0, len(words) - 1)]
+        while work:
+            i, j = work.pop()
+            if i < j:
+                splits[i, j] = random.randint(i, j - 1)
+                work += [(i, splits[i, j]), (splits[i, j] + 1, j)]
+        lines = draw(ParsedSentence(words, Tree.from_splits(len(words), splits))).lines
+        assert len(lines) == 2 * len(words) - 2
+        assert not any(cross(a, b) for a, b in combinations(lines, 2))
+    assert cross((0, 0, 2, 2), (0, 2, 2, 0))
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_svg_is_well_formed_and_brackets_read_back(words):
+    parsed = ParsedSentence(words, right_branching(len(words)))
+    root = ElementTree.fromstring(as_svg([parsed]).encode("utf-8"))
+    assert root.get("width") == root.get("viewBox").split()[2]
+    plain = [word for word in words if not any(c.isspace() for c in word) and "RB-" not in word]
+    if plain == words:
+        assert Tree.from_brackets(str(parsed)) == (parsed.tree, words)
 
 
 def test_pictures_show_every_word_and_edge():
@@ -44,6 +86,7 @@ def test_pictures_show_every_word_and_edge():
             assert max(line[0], line[2]) <= width
             assert line[3] <= height
             assert line[1] < line[3]  # the parent is above
+        assert not any(cross(a, b) for a, b in combinations(drawing.lines, 2))
     image = Image.open(io.BytesIO(as_png([PARSED, long])))
     assert image.size == (
         int(draw(long).width) + 1,
@@ -65,16 +108,45 @@ def test_parse_reads_a_file_or_standard_input(exported, tmp_path, capsys, monkey
     arguments = ("--model", exported, "--method", method, "--beam", 3, "--format")
     code, out, err = run(capsys, "parse", *arguments, "bracket", tmp_path / "in.txt")
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) == 2
+    assert out.splitlines()[1] == ""  # as the input
+    assert len(out.splitlines()) == 3
     assert out.splitlines()[0].replace("(", "").replace(")", "") == "The old man sailed ."
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert run(capsys, "parse", *arguments, "bracket")[1] == out
     code, out, _ = run(capsys, "parse", *arguments, "json", tmp_path / "in.txt")
-    assert [json.loads(line)["words"][-1] for line in out.splitlines()] == [".", "!"]
+    values = [json.loads(line) for line in out.splitlines()]
+    assert [(one["sentence"], one["words"][-1]) for one in values] == [(1, "."), (3, "!")]
     code, out, _ = run(capsys, "parse", *arguments, "ascii", tmp_path / "in.txt")
     assert out.count("\n\n") == 1
     code, out, _ = run(capsys, "parse", *arguments, "svg", tmp_path / "in.txt")
     assert out.count("<text") == 10
+
+
+def test_what_is_unfit_is_named_and_the_rest_is_done(exported, tmp_path, capsys):
+    lines = ["\ufeffThe old man sailed.", "", "boats " * 200, "They did!"]
+    (tmp_path / "in.txt").write_text("\n".join(lines), encoding="utf-8")
+    for command, numbers in (("parse", ("--format", "json")), ("surprisal", ())):
+        code, out, err = run(capsys, command, "--model", exported, *numbers, tmp_path / "in.txt")
+        assert code == 3
+        assert err.startswith(f"{command}: line 3 is left out: a sentence has ")
+        assert err.count("\n") == 1
+        rows = out.splitlines()
+        if command == "parse":
+            values = [json.loads(row) for row in rows]
+            found = [(one["sentence"], one["words"][0]) for one in values]
+        else:
+            table = [row.split("\t") for row in rows[1:]]
+            found = [(int(row[0]), row[2]) for row in table if row[1] == "1"]
+        assert found == [(1, "The"), (4, "They")]
+        stopped = run(
+            capsys, command, "--model", exported, "--on-error", "stop", tmp_path / "in.txt"
+        )
+        assert stopped[0] == 3
+        assert stopped[2].startswith(f"{command}: line 3: a sentence has ")
+    code, out, _ = run(
+        capsys, "parse", "--model", exported, "--format", "bracket", tmp_path / "in.txt"
+    )
+    assert [bool(line) for line in out.splitlines()] == [True, False, False, True]
 
 
 def test_surprisal_table(exported, tmp_path, capsys):
@@ -104,6 +176,9 @@ def test_generate_shows_text_and_trees(exported, capsys, monkeypatch):
     assert out.startswith("The man")
     assert "┬─" in out
     assert run(capsys, *arguments, "--prompt", "The man", "--trees", "--seed", 3)[1] == out
+    # The k-th sample is that of the k-th seed.
+    both = run(capsys, *arguments, "--prompt", "The man", "--samples", 2, "--seed", 2)[1]
+    assert both.split("\n\n")[1] == out.split("\n\n")[0]
     code, out, _ = run(capsys, *arguments, "--search", "--samples", 2, "--beam", 4)
     assert code == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO("The man"))
@@ -119,13 +194,14 @@ def test_generate_shows_text_and_trees(exported, capsys, monkeypatch):
         (("parse", "--model", "MODEL", "nofile.txt"), 2, "cannot read nofile.txt"),
         (("parse", "--model", "MODEL", "EMPTY"), 2, "holds no sentence"),
         (("parse", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
-        (("parse", "--model", "MODEL", "LONG"), 3, "but the model takes 128"),
-        (("parse", "--model", "MODEL", "NUL"), 3, "is no text: line 2 holds a NUL character"),
+        (("parse", "--model", "MODEL", "LONG"), 3, "line 1 is left out: a sentence has"),
+        (("parse", "--model", "MODEL", "--on-error", "stop", "LONG"), 3, "line 1: a sentence has"),
+        (("parse", "--model", "MODEL", "NUL"), 3, "is no text: line 1 holds a NUL character"),
         (("surprisal", "--model", "nowhere", "-"), 2, "model nowhere does not exist"),
         (("surprisal", "--model", "MODEL", "nofile.txt"), 2, "cannot read nofile.txt"),
         (("surprisal", "--model", "MODEL", "EMPTY"), 2, "holds no sentence"),
         (("surprisal", "--model", "MODEL", "BYTES"), 3, "is not UTF-8"),
-        (("surprisal", "--model", "MODEL", "NUL"), 3, "is no text: line 2 holds a NUL character"),
+        (("surprisal", "--model", "MODEL", "NUL"), 3, "is no text: line 1 holds a NUL character"),
         (("surprisal", "--model", "MODEL", "LONG"), 3, "but the model takes 128: 'boats boats"),
         (("surprisal", "--model", "MODEL", "--document", "LINES"), 3, "a text has"),
         (("generate", "--model", "MODEL", "--prompt", "a b. " * 100), 3, "the prompt has"),
@@ -133,7 +209,7 @@ def test_generate_shows_text_and_trees(exported, capsys, monkeypatch):
 )
 def test_faults_are_one_line(exported, tmp_path, capsys, argv, code, message):
     files = {"EMPTY": b"\n", "BYTES": b"\xff\xfe a", "LONG": b"boats " * 200,
-             "NUL": b"a.\nb\0c.\n", "LINES": b"The man.\n" * 100}  # fmt: skip
+             "NUL": b"b\0c.\n", "LINES": b"The man.\n" * 100}  # fmt: skip
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     given = [

@@ -1,4 +1,4 @@
-"""The commands as processes: text comes as it is written, Ctrl-C and readers that have enough."""
+"""The commands as processes: lines come when they are done; Ctrl-C; outputs that take no more."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from gpst.cli.commands import main
+from gpst.cli.lines import Lines
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,6 +44,43 @@ def test_text_streams_and_an_interruption_is_one_line(tmp_path, make_export, sta
         out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, b"generate: interrupted\n")
     assert len(out) < 20_000
+
+
+def test_what_has_come_through_a_pipe_is_a_chunk(monkeypatch):
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read, encoding="utf-8"))
+    chunks = Lines("-", SimpleNamespace(sentence=lambda text: None), 4).chunks()
+    numbers = []
+    for text in (b"one\n", b"\n", b"three\n"):
+        os.write(write, text)
+        [line] = next(chunks)  # although the next line is still to come
+        assert line.text == text.decode().strip()
+        numbers.append(line.number)
+    os.write(write, b"x\n" * 9 + b"last")
+    os.close(write)
+    rest = list(chunks)
+    numbers += [line.number for chunk in rest for line in chunk]
+    assert numbers == list(range(1, 14))
+    assert max(map(len, rest)) <= 4
+    assert rest[-1][-1].text == "last"
+
+
+def test_chunks_of_a_file_grow(tmp_path):
+    (tmp_path / "in.txt").write_text("x\n" * 14)
+    lines = Lines(str(tmp_path / "in.txt"), SimpleNamespace(sentence=lambda text: None), 4)
+    assert [len(chunk) for chunk in lines.chunks()] == [1, 2, 4, 4, 3]
+    assert lines.count() == 14
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line(exported, monkeypatch, capsys, tmp_path):
+    (tmp_path / "in.txt").write_text("The old man sailed.\n")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code = main(["parse", "--model", str(exported), str(tmp_path / "in.txt")])
+    assert code == 1
+    message = "parse: cannot write the output: No space left on device\n"
+    assert capsys.readouterr().err == message
 
 
 SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in ("surprisal", "generate"))

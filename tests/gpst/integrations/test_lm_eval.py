@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -44,10 +45,23 @@ def test_likelihoods_add_up(model):
     [rolled] = model.loglikelihood_rolling(requests("loglikelihood_rolling", (text,)), True)
     assert rolled == pytest.approx(whole, abs=1e-4)
     # The first sentence's tokens, read in the whole text.
-    [prefix] = model._prefixes([model._sentences(text)], True)
-    first = len(model.gpst.codec.tokenizer.encode("The old man sailed.").ids)
-    assert whole - rest == pytest.approx(float(prefix[first - 1]), abs=1e-4)
+    bits = [word.bits for word in model.gpst.surprisal(text, beam=5)]
+    assert whole == pytest.approx(-math.log(2.0) * sum(bits), abs=1e-4)
+    words = len(model.gpst.codec.sentences("The old man sailed.")[0].words)
+    assert whole - rest == pytest.approx(-math.log(2.0) * sum(bits[:words]), abs=1e-4)
     assert -200 < whole < rest < 0
+
+
+def test_an_empty_continuation_is_certain_and_a_space_is_what_its_tokens_say(model):
+    pairs = requests("loglikelihood", ("The man", ""), ("", ""), ("The man", " "), ("The", " man"))
+    nothing, neither, (space, _), (word, _) = model.loglikelihood(pairs, disable_tqdm=True)
+    assert nothing == neither == (0.0, True)
+    [with_space, without] = model.loglikelihood_rolling(
+        requests("loglikelihood_rolling", ("The man ",), ("The man",)), True
+    )
+    assert space == pytest.approx(with_space - without, abs=1e-4)
+    assert space < -1
+    assert word < -1
 
 
 def test_what_is_written_greedily_is_greedy(model):
@@ -63,10 +77,12 @@ def test_what_is_written_greedily_is_greedy(model):
 
     context = [*model._sentences("The man")]
     tokens = model._write(context, 3, Sampling(temperature=0.0))
-    joined = [[*context[0], *tokens]]
-    start = len(context[0])
-    assert model._is_greedy(joined, start)
-    assert not model._is_greedy([[*context[0], tokens[0], (tokens[1] + 1) % 300, tokens[2]]], start)
+    other = [tokens[0], (tokens[1] + 1) % 300, tokens[2]]
+    greedy, not_greedy = model._scores(
+        [[[*context[0], *tokens]], [[*context[0], *other]]], True, compare=True
+    )
+    assert greedy.most_probable[-3:].all()
+    assert not_greedy.most_probable[-3:].tolist()[:2] == [True, False]
 
 
 def test_long_texts(model):

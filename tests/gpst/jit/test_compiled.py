@@ -170,16 +170,15 @@ def test_compiled_functions_use_keyed_sources_only(path) -> None:
             and (ROOT / node.module.split(".")[0]).is_dir()
         ):
             origins |= {name.asname or name.name: node.module for name in node.names}
-    functions = [
-        v for v in vars(module).values() if isinstance(v, numba.core.dispatcher.Dispatcher)
-    ]
+    kinds = (gpst.jit.compiled.Compiled, numba.core.dispatcher.Dispatcher)
+    functions = [v for v in vars(module).values() if isinstance(v, kinds)]
     assert functions
     for function in functions:
         for name in set(function.py_func.__code__.co_names) & set(vars(module)):
             value = vars(module)[name]
             if isinstance(value, type(np)):
                 file = getattr(value, "__file__", "")
-            elif isinstance(value, numba.core.dispatcher.Dispatcher):
+            elif isinstance(value, kinds):
                 file = sys.modules[value.py_func.__module__].__file__
             elif name in origins:
                 file = importlib.import_module(origins[name]).__file__

@@ -56,7 +56,7 @@ def as_siblings(second: Tensor, side: Tensor | None, num_cells: int) -> Tensor |
 
 
 def passage_of(model: PairModel, pairs: Pairs, recompute: bool = False) -> PairPass:
-    passage = PairPass(model, pairs.first_table, True, recompute)
+    passage = PairPass(model.linear_maps(), pairs.first_table, True, recompute)
     if pairs.side is not None:
         passage.project_siblings(pairs.second_table)
     return passage
@@ -183,7 +183,7 @@ def test_zeros_of_the_plain_modules(training: bool, kind, monkeypatch) -> None:
         layer.ffn_out.register_forward_pre_hook(
             lambda _, given: counted.add("activation", given[0])
         )
-    for _, out in model.score.linears:
+    for *_, out in model.score.maps:
         out.register_forward_pre_hook(lambda _, given: counted.add("score MLP", given[0]))
     x = torch.randn(2, PAIRS, SIZES.dim)
     before.append(x)
@@ -236,7 +236,9 @@ def test_the_same_masks_give_the_same_in_all_forms(kind, recompute: bool, monkey
     passage.backward(given, grad_out, into[0], into[1])
     passage.siblings_backward(given.second_table, into[1, 0])
     assert passage.sums is not None
-    by_id = passage.sums.gradients(model)
+    maps = model.linear_maps()
+    found = zip(maps.tensors, passage.sums.gradients(maps), strict=True)
+    by_id = {id(tensor): gradient for tensor, gradient in found}
 
     def recursion() -> tuple[Tensor, Tensor]:
         out, out_scores = [], []

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,8 +53,12 @@ class Oracle:
     model: GPSTModel
 
     @torch.no_grad()
-    def log_p(self, actions: tuple[int, ...]) -> float:
-        """log p of the actions (tokens or COMP), every one scored by an uncached pass."""
+    def log_p(self, actions: tuple[int, ...], context: list[list[int]] | None = None) -> float:
+        """log p of the actions (tokens or COMP), every one scored by an uncached pass.
+
+        Args:
+            context: with its sentences a GEN is sure where COMP is impossible.
+        """
         model, generator = self.model, self.model.generator
         stack: list[torch.Tensor] = []
         inputs = [model.embedding.weight[0] + generator.position.weight[0]]
@@ -76,11 +81,26 @@ class Oracle:
             inputs.append(node + generator.position.weight[len(tokens)])
         hidden = generator.type_layers(torch.stack(inputs[:-1])[None])[0]
         types = F.log_softmax(generator.type_logits(hidden), -1)
+        if context is not None:
+            types[self.closed(actions, context), 0] = 0.0
         gens = [t for t, action in enumerate(actions) if action != COMP]
         features = generator.token_features(generator.token_layers(hidden[gens][None])[0])
         words = F.log_softmax(features @ model.embedding.weight.T, -1)
         total = sum(float(types[t, int(action == COMP)]) for t, action in enumerate(actions))
         return total + sum(float(words[k, token]) for k, token in enumerate(tokens))
+
+    def closed(self, actions: tuple[int, ...], context: list[list[int]]) -> list[int]:
+        """Numbers of the actions before which at most one constituent is left of the sentence."""
+        ends = np.cumsum([len(sentence) for sentence in context])
+        numbers, words, constituents = [], 0, 0
+        for number, action in enumerate(actions):
+            numbers += [number] * (constituents <= 1)
+            if action == COMP:
+                constituents -= 1
+            else:
+                constituents = 1 if words in ends else constituents + 1
+                words += 1
+        return numbers
 
     def sequences(
         self, context: list[list[int]], atoms: list[list[bool]] | None = None
@@ -105,15 +125,20 @@ class Oracle:
                 for right in self.trees(words, k + 1, j, inside_word):
                     yield left + right + (COMP,)
 
-    def prefixes(self, context: list[list[int]]) -> list[float]:
-        """Log of the sum of p(actions) over all that end in GEN(token j), for each j."""
+    def prefixes(self, context: list[list[int]], sure: bool = False) -> list[float]:
+        """Log of the sum of p(actions) over all that end in GEN(token j), for each j.
+
+        Args:
+            sure: a GEN is, where COMP is impossible.
+        """
         tokens = [token for sentence in context for token in sentence]
         prefixes: list[set[tuple[int, ...]]] = [set() for _ in tokens]
         for actions in self.sequences(context):
             ends = [t for t, action in enumerate(actions) if action != COMP]
             for j, t in enumerate(ends):
                 prefixes[j].add(actions[: t + 1])
-        return [log_sum(self.log_p(actions) for actions in group) for group in prefixes]
+        known = context if sure else None
+        return [log_sum(self.log_p(actions, known) for actions in group) for group in prefixes]
 
 
 def log_sum(values) -> float:

@@ -46,7 +46,7 @@ def test_prefix_probabilities_are_sums_over_all_histories(tiny, oracle_of):
     [result] = search_text(model, [CONTEXT], beam=HUGE)
     assert result.prefix_log_p == pytest.approx(expected, abs=1e-5)
     surprisal = -np.diff([0.0, *expected]) / np.log(2)
-    assert result.surprisals == pytest.approx(surprisal, abs=1e-4)
+    assert result.quotient_surprisals == pytest.approx(surprisal, abs=1e-4)
     assert result.log_p < result.prefix_log_p[-1]
 
 
@@ -54,7 +54,7 @@ def test_action_level_search_has_no_prefix_probabilities(tiny):
     [result] = search_text(tiny(), [[[1, 2]]], sync=False)
     assert result.prefix_log_p is None
     with pytest.raises(ValueError, match="sync=True"):
-        _ = result.surprisals
+        _ = result.quotient_surprisals
 
 
 @pytest.mark.parametrize("surrogate", [True, False])
@@ -125,20 +125,6 @@ def test_attention_by_contexts_gives_what_padded_attention_gives(tiny, monkeypat
         assert padded.prefix_log_p == pytest.approx(apart.prefix_log_p, abs=1e-9)
 
 
-def test_dead_hypotheses_of_a_short_context_do_no_harm(tiny):
-    # They are filled up again and again while a longer context goes on.
-    model = tiny(8, max_context_tokens=40)
-    rng = np.random.default_rng(5)
-    contexts = [
-        [rng.integers(0, 6, n).tolist() for n in lengths]
-        for lengths in ([6, 2, 7, 1, 9, 5, 10], [1, 1], [4, 1, 1, 3, 2, 8], [2, 14, 6, 5])
-    ]
-    together = search_text(model, contexts, beam=6, sentence_beam=1)
-    for context, result in zip(contexts, together, strict=True):
-        [alone] = search_text(model, [context], beam=6, sentence_beam=1)
-        assert alone.prefix_log_p == pytest.approx(result.prefix_log_p, abs=1e-4)
-
-
 @pytest.mark.parametrize("beam", [1, pytest.param(3, marks=pytest.mark.slow), 8])
 def test_a_beam_bounds_the_probability_from_below_and_scores_its_trees_rightly(
     tiny, oracle_of, beam
@@ -186,42 +172,3 @@ def test_bad_input_is_named(tiny):
         search_text(model, [[[1]]], beam=0)
     with pytest.raises(ValueError, match="atoms"):
         search_text(model, [[[1, 2]]], inside_word=[[[False, True]]])
-
-
-def test_one_history_carries_the_weight_of_all(tiny, oracle_of, logsum):
-    model = tiny(7)
-    oracle = oracle_of(model)
-    context = [[1, 2, 3, 4], [2, 5, 1], [3, 3]]
-    flat = [token for sentence in context for token in sentence]
-    sequences = list(oracle.sequences(context))
-
-    def prefixes(group, tokens):
-        """Their beginnings up to GEN of the given number of tokens."""
-        found = set()
-        for actions in group:
-            ends = [t for t, action in enumerate(actions) if action != COMP]
-            found.add(actions[: ends[tokens - 1] + 1])
-        return found
-
-    expected, shift, group = [], 0.0, sequences
-    for words in range(1, len(flat) + 1):
-        scores = {actions: oracle.log_p(actions) for actions in prefixes(group, words)}
-        total = shift + logsum(scores.values())
-        expected.append(total)
-        if words in (5, 8):  # the first token of a further sentence
-            best = max(scores, key=lambda actions: scores[actions])
-            group = [actions for actions in group if actions[: len(best)] == best]
-            shift = total - scores[best]
-    [result] = search_text(model, [context], beam=HUGE, sentence_beam=1)
-    assert result.prefix_log_p == pytest.approx(expected, abs=1e-5)
-    closed = shift + logsum(oracle.log_p(actions) for actions in group)
-    assert result.log_p == pytest.approx(closed, abs=1e-5)
-    [everything] = search_text(model, [context], beam=HUGE, sentence_beam=HUGE)
-    [plain] = search_text(model, [context], beam=HUGE)
-    assert everything.prefix_log_p == pytest.approx(plain.prefix_log_p, abs=1e-9)
-    [first, _] = search_text(model, [context, context[:1]], beam=HUGE, sentence_beam=1)
-    assert first.prefix_log_p == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(ValueError, match="sentence_beam"):
-        search_text(model, [context], sentence_beam=0)
-    with pytest.raises(ValueError, match="word-level"):
-        search_text(model, [context], sentence_beam=1, sync=False)

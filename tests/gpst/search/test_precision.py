@@ -12,7 +12,7 @@ from gpst.model.gpst import GPSTModel
 from gpst.search import vocabulary
 from gpst.search.parse import search_text
 from gpst.search.precision import multiply_in
-from gpst.search.vocabulary import log_p_of
+from gpst.search.vocabulary import TokenScores, Vocabulary
 
 
 def small_model(vocab_size: int = 50) -> GPSTModel:
@@ -40,11 +40,12 @@ def test_tiles_sum_to_the_softmax(logits, monkeypatch):
     model = small_model(10_000)  # two whole tiles and a part
     features, tokens = torch.randn(7, 64), torch.randint(0, 10_000, (7,))
     tokens[:3] = torch.tensor([0, 4096, 9999])
-    found = log_p_of(model, features, tokens)
+    scores = TokenScores(Vocabulary(model), features, tokens)
+    found = scores.exact(torch.arange(7))
     expected = (features.double() @ model.embedding.weight.double().T).log_softmax(1)
     assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx(expected[range(7), tokens].tolist(), abs=1e-5)
-    assert log_p_of(model, features[:0], tokens[:0]).shape == (0,)
+    assert scores.exact(torch.arange(0)).shape == (0,)
 
 
 def test_bf16_gives_nearly_the_probabilities_of_fp32():

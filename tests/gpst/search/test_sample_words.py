@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from gpst.search.parse import search_text
 from gpst.search.sample_words import sample_words
 from gpst.search.sampling import Sampling
+from gpst.search.score import score_text
 
 WIDE = 200  # hypotheses: enough to hold all trees of these texts
 
@@ -20,13 +20,10 @@ def small_model(tiny):
 
 
 def next_word_log_p(model, prompt):
-    """log p(word | prompt) of every word of the vocabulary, by the search for given texts."""
+    """log p(word | prompt) of every word of the vocabulary, as of given texts."""
     *before, last = prompt
-    found = search_text(
-        model, [[*before, [*last, word]] for word in range(model.config.vocab_size)], beam=WIDE
-    )
-    prefix = [result.prefix_log_p[-2:] for result in found]
-    return torch.tensor([after - earlier for earlier, after in prefix])
+    texts = [[*before, [*last, word]] for word in range(model.config.vocab_size)]
+    return torch.tensor([score.log_p[-1] for score in score_text(model, texts, beam=WIDE)])
 
 
 @pytest.mark.parametrize("prompt", [[[3, 1, 4]], [[2, 5], [3, 1]]])
@@ -78,6 +75,8 @@ def test_texts_end_with_the_end_token_and_sentences_after_final_ones(small_model
     )
     assert 2 not in ended.tokens[:-1]
     assert ended.tokens[-1] == 2 or len(ended.tokens) == 20
+    [fresh] = sample_words(small_model, [[]], max_new_tokens=4, **options)
+    assert len(fresh.tokens) == 4
     # When every token may end a sentence, a finished one is never continued.
     [parts] = sample_words(
         small_model, [[[3]]], max_new_tokens=8, final_tokens=vocabulary, **options
@@ -91,7 +90,7 @@ def test_texts_end_with_the_end_token_and_sentences_after_final_ones(small_model
     [
         ({"beam": 0}, "beam 0"),
         ({"max_new_tokens": 10_000}, "shorten the prompt"),
-        ({"prompts": [[]]}, "needs a sentence"),
+        ({"prompts": [[[]]]}, "every sentence a token"),
     ],
 )
 def test_what_cannot_be_is_named(small_model, changes, message):

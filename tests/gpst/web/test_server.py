@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import json
+import math
+import re
 import shutil
+import socket
 import subprocess
-import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import pytest
 import torch
+import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from gpst import GPST
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
 from gpst.export.huggingface import export
 from gpst.model.build import build_model
+from gpst.tree import Tree
+from gpst.web.server import PAGE, Limits, create_app, main
+from gpst.web.streams import stream
 
-ROOT = Path(__file__).parents[3]
 BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
+TEXT, BEAM = "Dogs <b> bark.", 4
 
 
 @pytest.fixture(scope="module")
@@ -50,93 +60,253 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model"
 
 
-@pytest.fixture(scope="module")
-def address(exported, free_port, clean_environment) -> Iterator[str]:
-    port = free_port()
-    command = [sys.executable, "-m", "launch.demo", "--model", exported, "--port", port]
-    with subprocess.Popen(
-        [str(part) for part in command], cwd=ROOT, env=clean_environment, stderr=subprocess.PIPE,
-        text=True,
-    ) as server:  # fmt: skip
-        try:
-            assert server.stderr is not None
-            url = server.stderr.readline().strip()
-            assert url == f"http://127.0.0.1:{port}"
-            deadline = time.monotonic() + 60
-            while True:
-                try:
-                    urllib.request.urlopen(url, timeout=5).close()
-                    break
-                except OSError:
-                    assert time.monotonic() < deadline
-                    assert server.poll() is None
-                    time.sleep(0.05)
-            yield url
-        finally:
-            server.kill()
-
-
-def ask(address: str, path: str, body: Any) -> tuple[int, Any]:
-    request = urllib.request.Request(
-        address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+@contextmanager
+def serving(app: Any, port: int) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
     try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def model(exported) -> GPST:
+    return GPST.from_pretrained(exported, "cpu")
+
+
+@pytest.fixture(scope="module")
+def address(model, free_port) -> Iterator[str]:
+    with serving(
+        create_app({"first": model, "second": model}, Limits(seconds=1e6, beam=BEAM)), free_port()
+    ) as url:
+        yield url
+
+
+def ask(address: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """The status, and the events or the values of the answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address + path, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=300) as reply:
+            if "ndjson" in reply.headers["Content-Type"]:
+                return reply.status, [json.loads(line) for line in reply]
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
 
 
-def test_trees_surprisals_and_continuations_by_http(address):
-    text = "Dogs <b> bark."
-    code, found = ask(address, "/api/parse", {"text": text})
+def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == kind]
+
+
+def tree_of(actions: str, text: dict[str, Any]) -> str:
+    tree = Tree.from_actions(["gc".index(action) for action in actions])
+    return tree.contract(text["word_of_piece"]).brackets(text["words"])
+
+
+def test_an_analysis_is_what_the_commands_say(address, model):
+    code, events = ask(address, "/api/analyse", {"text": f"  {TEXT}", "model": 1})
     assert code == 200
-    for method in ("inside", "left_to_right"):
-        assert found[method]["brackets"].replace("(", "").replace(")", "") == "Dogs < b > bark ."
-        assert found[method]["svg"].count("<text") == 6
-        assert "&lt;" in found[method]["svg"]  # nothing of the text is markup
-    code, found = ask(address, "/api/surprisal", {"text": text})
-    assert [word["word"] for word in found["words"]] == ["Dogs", "<", "b", ">", "bark", "."]
-    assert all(word["bits"] > 0 for word in found["words"])
-    first = ask(address, "/api/generate", {"text": text, "seed": 1})[1]
-    assert first["svg"].startswith("<svg")
-    assert first["text"]
-    assert first == ask(address, "/api/generate", {"text": text, "seed": 1})[1]
-    assert first["text"] != ask(address, "/api/generate", {"text": text, "seed": 2})[1]["text"]
+    assert events[-1] == {"event": "end"}
+    text, pieces = events[0], of_kind(events, "piece")
+    assert text["words"] == ["Dogs", "<", "b", ">", "bark", "."]
+    assert (len(text["pieces"]), text["sentence_lengths"]) == (len(pieces), [6])
+    bits = [0.0] * 6
+    for word, piece in zip(text["word_of_piece"], pieces, strict=True):
+        bits[word] += piece["bits"]
+        assert piece["bits"] == pytest.approx(-math.log2(piece["p"]), abs=1e-4)
+        shown = [p for _, _, p in piece["expected"]]
+        assert shown == sorted(shown, reverse=True)
+        assert (piece["rank"] <= len(shown)) == (piece["p"] >= shown[-1])
+    assert bits == pytest.approx(
+        [word.bits for word in model.surprisal([TEXT], beam=BEAM)], abs=1e-3
+    )
+    [inside] = of_kind(events, "inside")
+    assert tree_of(inside["actions"], text) == str(model.parse(TEXT))
+    prefixes = of_kind(events, "prefix")
+    assert [prefix["pieces"] for prefix in prefixes] == list(range(1, len(pieces) + 2))
+    for prefix in prefixes:
+        assert sum(p for p, _ in prefix["trees"]) == pytest.approx(1)
+        assert all(a.count("g") == min(prefix["pieces"], len(pieces)) for _, a in prefix["trees"])
+    best = prefixes[-1]["trees"][0][1]
+    assert tree_of(best, text) == str(model.parse(TEXT, "left-to-right", beam=BEAM))
+    [following] = of_kind(events, "next")
+    assert 0 < sum(p for _, _, p in following["expected"]) <= 1
+
+
+def test_sentences_follow_each_other(address, model):
+    _, events = ask(address, "/api/analyse", {"text": "A b. Cd."})
+    assert events[0]["sentence_lengths"] == [3, 2]
+    bits = sum(piece["bits"] for piece in of_kind(events, "piece"))
+    both = model.surprisals([["A b.", "Cd."]], beam=BEAM)[0]
+    assert bits == pytest.approx(sum(w.bits for s in both for w in s), abs=1e-3)
+    assert of_kind(events, "prefix")[-1]["trees"][0][1].count("c") == 4 + 3
+
+
+def test_continuations_stream(address, monkeypatch):
+    monkeypatch.setattr("gpst.web.analysis._MAX_NEW_TOKENS", 12)
+    found = [ask(address, "/api/continue", {"text": TEXT, "seed": seed})[1] for seed in (1, 1, 2)]
+    texts = ["".join(event["text"] for event in of_kind(events, "written")) for events in found]
+    assert len(of_kind(found[0], "written")) > 4
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_what_is_too_long_or_wrong_is_refused(address):
     for body, message in (
-        ({"text": "a " * 300}, "at most 400 are allowed"),
-        ({"text": "  "}, "write a sentence first"),
+        ({"text": "a" * 400}, "the text has 401 word pieces, and at most 128 are read here"),
+        ({"text": " \n"}, "write a sentence first"),
+        ({"text": "\ud800"}, "surrogates not allowed"),
+        ({"text": "a", "model": 2}, "model 2 is not here; there are 2"),
     ):
-        for path in ("/api/parse", "/api/surprisal", "/api/generate"):
+        for path in ("/api/analyse", "/api/continue"):
             code, found = ask(address, path, body)
             assert code == 422
             assert message in found["error"]
-    assert ask(address, "/api/parse", {"words": 3})[0] == 422
+    assert ask(address, "/api/analyse", {"words": 3})[0] == 422
+    assert ask(address, "/api/models")[1]["models"] == ["first", "second"]
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(address + "/../pyproject.toml", timeout=10)
     assert refused.value.code == 404
     refused.value.close()
 
 
+class Client:
+    """Waits for an answer until it has gone."""
+
+    gone = False
+
+    async def is_disconnected(self) -> bool:
+        return self.gone
+
+
+async def collected(lines: Any, most: int = 1000) -> list[Any]:
+    return [json.loads(line) async for _, line in _numbered(lines, most)]
+
+
+async def _numbered(lines: Any, most: int) -> Any:
+    number = 0
+    async for line in lines:
+        yield number, line
+        number += 1
+        if number == most:
+            await lines.aclose()
+            return
+
+
+def test_an_answer_that_takes_too_long_ends_and_the_next_one_begins():
+    turn = Lock()
+
+    def endless(emit: Any) -> None:
+        while True:
+            time.sleep(0.005)
+            emit({"event": "step"})
+
+    events = asyncio.run(collected(stream(endless, Client(), turn, 0.05)))
+    assert events[0] == {"event": "step"}
+    assert events[-1]["error"].startswith("stopped after 0.05 s")
+    assert not turn.locked()
+
+    def wrong(emit: Any) -> None:
+        raise ValueError("no\nsuch thing")
+
+    [event] = asyncio.run(collected(stream(wrong, Client(), turn, 9.0)))
+    assert event == {"event": "error", "error": "no such thing"}
+
+
+@pytest.mark.parametrize("leaves", ["closes", "is seen to be gone"])
+def test_what_nobody_waits_for_is_no_longer_computed(leaves):
+    turn, client, ended = Lock(), Client(), Event()
+    steps = []
+
+    def slow(emit: Any) -> None:
+        try:
+            while True:
+                time.sleep(0.02 if leaves == "closes" else 0.3)
+                steps.append(1)
+                emit({"event": "step"})
+        finally:
+            ended.set()
+
+    client.gone = leaves != "closes"
+    events = asyncio.run(collected(stream(slow, client, turn, 1e9), most=2))
+    assert len(events) == (2 if leaves == "closes" else 0)
+    assert ended.wait(60)
+    assert len(steps) < 50
+    assert turn.acquire(timeout=60)
+
+
+def test_one_waits_for_the_other():
+    turn = Lock()
+    turn.acquire()
+    threading.Timer(0.2, turn.release).start()
+    events = asyncio.run(collected(stream(lambda emit: None, Client(), turn, 1.0)))
+    assert events == [{"event": "waiting"}, {"event": "end"}]
+
+
+def test_a_client_that_hangs_up_frees_the_model(model, free_port, monkeypatch):
+    ended = Event()
+
+    def endless(model: Any, sentences: Any, beam: int, emit: Any) -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+                emit({"event": "step"})
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("gpst.web.analysis.analyse", endless)
+    with serving(create_app({"one": model}, Limits(seconds=1e9)), free_port()) as url:
+        body = json.dumps({"text": "a"}).encode()
+        request = urllib.request.Request(
+            url + "/api/analyse", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            assert json.loads(reply.readline()) == {"event": "step"}
+        assert ended.wait(60)
+
+
+def test_a_port_that_is_taken_is_one_line(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["--model", "nowhere", "--port", port]) == 2
+    error = capsys.readouterr().err
+    message = f"demo: --host 127.0.0.1 --port {port}: cannot listen there (Address already in use)"
+    assert error == message + "\n"
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    page = PAGE.read_text(encoding="utf-8")
+    addresses = set(re.findall(r"https?://[^\s\"'`<>)]+", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not a place
+    assert not re.search(r"<(script|link|img)[^>]* (src|href)=\"(?!data:)", page)
+
+
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
-        (["--model", "nowhere"], "model nowhere does not exist"),
+        (["--model", "nowhere", "--port", "0"], "model nowhere does not exist"),
         ([], "--model is missing: name a folder that launch/convert.sh to-hf has made"),
+        (["--model", "x", "--port", "99999"], "'99999' is not a port: a number from 0 to 65535"),
+        (["--model", "x", "--port", "-1"], "'-1' is not a port"),
+        (["--model", "x", "--max-tokens", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
-def test_a_missing_model_is_one_line(clean_environment, given, message):
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.demo", *given],
-        cwd=ROOT, env=clean_environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_wrong_call_is_one_line(capsys, arguments, message):
+    try:
+        code = main(arguments)
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 class Tab:
@@ -212,7 +382,7 @@ def tab(address, tmp_path) -> Iterator[Tab]:
         pytest.skip("no chromium here (apt-get install chromium)")
     from websockets.sync import client
 
-    opened = Tab(tmp_path / "profile", address, client.connect)
+    opened = Tab(tmp_path / "profile", f"{address}/#text=A+b.", client.connect)
     try:
         yield opened
     finally:
@@ -220,29 +390,42 @@ def tab(address, tmp_path) -> Iterator[Tab]:
 
 
 def test_the_page_in_a_browser(tab):
-    tab.wait("document.readyState === 'complete' && !!document.querySelector('#text')")
-    assert tab.value("document.querySelector('#analysis').hidden")
-    tab.value("document.querySelector('#text').value = ''; document.querySelector('#text').focus()")
-    tab.call("Input.insertText", text="Old <i>men</i> sail.")
+    tab.wait(
+        "typeof state !== 'undefined' && state.lanes.length && state.lanes.every(l => !l.busy)"
+    )
+    assert tab.value("state.lanes.length") == 2  # two models side by side
+    tab.click("#side")
+    tab.value("at('text').value = ''; at('text').focus()")
+    tab.call("Input.insertText", text="Old <i>m(n</i> sail.")
     tab.click("#analyse")
-    tab.wait("!document.querySelector('#analysis').hidden")
-    for tree in ("#inside", "#left"):
-        words = tab.value(f"[...document.querySelectorAll('{tree} text')].map(t => t.textContent)")
-        assert words == ["Old", "<", "i", ">", "men", "</", "i", ">", "sail", "."]
-        assert tab.value(f"document.querySelectorAll('{tree} line').length") == 18
-        assert (
-            tab.value(f"document.querySelector('{tree} svg').getBoundingClientRect().height") > 50
-        )
-    assert tab.value("document.querySelectorAll('#surprisal .word').length") == 10
-    tab.wait("!document.querySelector('#continue').disabled")
+    tab.wait("state.text.startsWith('Old') && state.lanes.length === 1 && !state.lanes[0].busy")
+    words = ["Old", "<", "i", ">", "m", "(", "n", "</", "i", ">", "sail", "."]
+    figure = "#figure-0 svg"
+    tab.wait(f"document.querySelectorAll('{figure} .node').length === 11")
+    texts = f"[...document.querySelectorAll('{figure} text:not(.small):not(.turn)')]"
+    assert tab.value(f"{texts}.map(text => text.textContent)") == words
+    assert tab.value(f"document.querySelectorAll('{figure} .edge').length") == 22
+    bits = tab.value(f"[...document.querySelectorAll('{figure} .small')].map(t => t.textContent)")
+    assert len([text for text in bits if re.fullmatch(r"\d+\.\d", text)]) == 12
+    brackets = tab.value("at('brackets-0').textContent")
+    assert Tree.from_brackets(brackets)[1] == words
+    # The tree grows with the slider; what is not built yet is open, what is not read pale.
+    tab.value("at('slider').value = 4; at('slider').dispatchEvent(new Event('input'))")
+    assert "4 of 12" in tab.value("at('where').textContent")
+    assert tab.value(f"document.querySelectorAll('{figure} .unread').length") == 8
+    edges = tab.value(f"document.querySelectorAll('{figure} .edge, {figure} .open').length")
+    assert edges == 6
+    assert tab.value("document.querySelectorAll('#trees-0 button').length") >= 1
+    assert tab.value("document.querySelectorAll('#next-0 button').length") == 8
+    picture = ElementTree.fromstring(tab.value("picture(state.lanes[0])"))
+    assert picture.get("viewBox")
+    assert "Old%20%3Ci%3E" in tab.value("location.hash.replaceAll('+', '%20')")
+    tab.click("#pieces")
+    assert tab.value(f"{texts}.length") == len(" Old <i>m(n</i> sail.")
     tab.click("#continue")
-    tab.wait("!document.querySelector('#continuation').hidden")
-    assert tab.value("document.querySelector('#written').textContent").startswith("Old <i>men</i>")
-    assert tab.value("document.querySelectorAll('#tree line').length") > 18
-    assert tab.value("document.querySelector('#error').textContent") == ""
-    picture = base64.b64decode(tab.call("Page.captureScreenshot")["data"])
-    assert len(picture) > 5000
-    tab.value("document.querySelector('#text').value = ' '")
-    tab.wait("!document.querySelector('#analyse').disabled")
+    tab.wait("!at('continuation').hidden && at('stop').hidden")
+    assert tab.value("at('written').textContent").startswith("Old <i>m(n</i> sail.")
+    assert tab.value("at('error').textContent") == ""
+    tab.value("at('text').value = ' '")
     tab.click("#analyse")
-    tab.wait("document.querySelector('#error').textContent.includes('write a sentence')")
+    tab.wait("at('error').textContent.includes('write a sentence')")

@@ -85,6 +85,16 @@ def test_every_stage_is_exported_in_little_memory(toy_config, tokenizer, tmp_pat
     assert (
         convert.main(["to-hf", f"{plain}", f"{plain}-exported", "--tokenizer", f"{tokenizer}"]) == 0
     )
+    half = tmp_path / "bf16"
+    given = ["to-hf", f"{plain}", f"{half}", "--tokenizer", f"{tokenizer}", "--dtype", "bf16"]
+    assert convert.main(given) == 0
+    assert json.loads((half / "config.json").read_text())["dtype"] == "bfloat16"
+    weights = load_model_weights(plain)[1]
+    rounded = open_model(half).weights()  # read back in fp32
+    for stored, value in load_file(half / "model.safetensors").items():
+        name = stored.removeprefix("gpst.")
+        assert value.dtype == torch.bfloat16
+        assert torch.equal(rounded[name], weights[name].bfloat16().float())
     for run in (tmp_path / "small", plain):
         exported = load_file(f"{run}-exported/model.safetensors")
         weights = load_model_weights(run)[1]
@@ -137,9 +147,11 @@ def check_pointers(run: Path, tokenizer: Path, tmp_path: Path, capsys) -> None:
     assert outputs[latest, "surprisal"] != outputs[best, "surprisal"]
     served: list[GPST] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpst.web.server.create_app", served.append)
-        patch.setattr("uvicorn.run", lambda *_, **__: None)
-        assert model_commands.main(["demo", "--model", str(best)]) == 0
+        patch.setattr(
+            "gpst.web.server.create_app", lambda models, limits: served.extend(models.values())
+        )
+        patch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+        assert model_commands.main(["demo", "--model", str(best), "--port", "0"]) == 0
     assert same(served[0].model.state_dict())
     best.write_text("step-000000099\n")
     assert convert.main(["inspect", str(best)]) == 2

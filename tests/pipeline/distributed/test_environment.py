@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.cli.doctor import CHECKS
-from pipeline.distributed import environment
+from pipeline.distributed import deepspeed_options, environment
 from pipeline.distributed.placement import find_placement
 from pipeline.errors import ConfigError
 
@@ -70,6 +70,11 @@ LAUNCHER = [
     ("--hostfile {folder}/none", "--hostfile {folder}/none: no such file, and deepspeed would"),
     ("-H {folder}/none --num_gpus 2", "--hostfile {folder}/none: no such file"),
     ("--hostfile {folder}/empty", "Hostfile is empty"),
+    ("--hostfile {folder}/zero", "--hostfile {folder}/zero: b slots=0, which deepspeed leaves out"),
+    ("--hostfile {folder}/twice", "Hostfile contains multiple entries for a"),
+    ("--hostfile {folder}/one", "--hostfile {folder}/one has one machine, elsewhere.invalid, and"),
+    ("--hostfile {folder}/two", "no program pdsh here, with which deepspeed reaches a, b: install"),
+    ("--hostfile {folder}/two --num_nodes 1", "--hostfile {folder}/two has one machine, a, and"),
     ("--hostfile {folder}/bad", "Hostfile contains a bad entry: a slot=2"),
     ("--include localhost:a", "'localhost:a': write HOST, HOST:0,1 or HOST:0@HOST2:1"),
     ("--include localhost:", "'localhost:': write HOST"),
@@ -84,32 +89,45 @@ LAUNCHER = [
 
 
 @pytest.mark.parametrize(("words", "line"), LAUNCHER, ids=[words for words, _ in LAUNCHER])
-def test_wrong_options_of_deepspeed_are_one_line(tmp_path, monkeypatch, words, line):
+def test_wrong_options_of_deepspeed_are_one_line(tmp_path, monkeypatch, capfd, words, line):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("LOCAL_SIZE", "2")
-    (tmp_path / "empty").touch()
-    (tmp_path / "bad").write_text("a slot=2\n")
+    monkeypatch.setattr("shutil.which", lambda program: None if program == "pdsh" else program)
+    files = {
+        "empty": "", "bad": "a slot=2", "zero": "a slots=2\nb slots=0\n",
+        "two": "a slots=2\nb slots=2", "twice": "a slots=2\na slots=1",
+        "one": "elsewhere.invalid slots=2",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     environ = {"DEEPSPEED_ARGS": words.format(folder=tmp_path)}
     with pytest.raises(ConfigError) as caught:
-        environment.check_launcher(environ)
+        deepspeed_options.check_launcher(environ)
     assert str(caught.value).startswith("DEEPSPEED_ARGS: " + line.format(folder=tmp_path))
     assert "\n" not in str(caught.value)
     monkeypatch.setenv("DEEPSPEED_ARGS", environ["DEEPSPEED_ARGS"])
     assert CHECKS["variables"](tmp_path) == ("FAIL", str(caught.value))
+    assert capfd.readouterr() == ("", "")  # deepspeed repeats the file
 
 
 def test_right_options_of_deepspeed_are_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("LOCAL_SIZE", "2")
+    monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
     (tmp_path / "hosts").write_text("# two\na slots=2\nb slots=2\n")
+    (tmp_path / "here").write_text("localhost slots=2\n")
+    (tmp_path / "there").write_text("elsewhere.invalid slots=2\n")
     for words in (
         "",
         "--master_port=29501 --no_ssh",
         "--include localhost:1",
         f"--hostfile {tmp_path}/hosts --include a:0@b",
         f"--hostfile {tmp_path}/hosts --num_nodes 2",
+        f"--hostfile {tmp_path}/here",
+        f"--hostfile {tmp_path}/there --force_multi",
+        f"--hostfile {tmp_path}/there --no_ssh --node_rank 0",
     ):
-        environment.check_launcher({"DEEPSPEED_ARGS": words})
+        deepspeed_options.check_launcher({"DEEPSPEED_ARGS": words})
 
 
 PODS = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
@@ -123,10 +141,10 @@ def test_variables_that_count_machines_start_no_rank_and_no_deepspeed():
     assert line.startswith("RANK=0 and WORLD_SIZE=2 are set and LOCAL_RANK is not")
     assert "start torchrun --nnodes $WORLD_SIZE --node-rank $RANK" in line
     with pytest.raises(ConfigError) as caught:
-        environment.check_launcher({"DEEPSPEED_ARGS": "", **PODS})
+        deepspeed_options.check_launcher({"DEEPSPEED_ARGS": "", **PODS})
     assert str(caught.value) == line
     # deepspeed replaces those of a single pod; those of a rank are right.
-    environment.check_launcher({"DEEPSPEED_ARGS": "", **PODS, "WORLD_SIZE": "1"})
+    deepspeed_options.check_launcher({"DEEPSPEED_ARGS": "", **PODS, "WORLD_SIZE": "1"})
     assert find_placement(PODS | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}).size == 2
 
 
@@ -159,19 +177,19 @@ def test_gpus_that_deepspeed_would_take_in_place_of_the_visible_ones(
     if device == "cpu":
         environ["LOCAL_SIZE"] = "2"
     if line is None:
-        environment.check_launcher(environ)
+        deepspeed_options.check_launcher(environ)
         return
     with pytest.raises(ConfigError) as caught:
-        environment.check_launcher(environ)
+        deepspeed_options.check_launcher(environ)
     assert line in str(caught.value)
     assert str(caught.value).startswith(f"CUDA_VISIBLE_DEVICES={visible}")
 
 
 def test_a_port_is_given_once():
     environ = {"MASTER_PORT": "29501", "DEEPSPEED_ARGS": "--master_port=29501"}
-    environment.check_launcher(environ)
+    deepspeed_options.check_launcher(environ)
     with pytest.raises(ConfigError, match=r"^MASTER_PORT=29502, and DEEPSPEED_ARGS has --master_p"):
-        environment.check_launcher(environ | {"MASTER_PORT": "29502"})
+        deepspeed_options.check_launcher(environ | {"MASTER_PORT": "29502"})
 
 
 INTERFACES = [

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from pipeline.distributed import addresses
 from pipeline.distributed.placement import Placement, find_placement, first_host
 from pipeline.errors import ConfigError
 
@@ -73,11 +74,21 @@ SLURM = {
             },
             (2, 4, 0, 2, "head", 29500),
         ),
-        (SLURM, (5, 7, 1, 2, "gpu07", 20003)),
+        (SLURM, (5, 7, 1, 2, "gpu07", 28003)),
+        # A second step of the same job has a port of its own.
+        (SLURM | {"SLURM_STEP_ID": "1"}, (5, 7, 1, 2, "gpu07", 31992)),
+        # srun --mpi=pmi2 sets PMI without a local rank.
+        (SLURM | {"PMI_RANK": "5", "PMI_SIZE": "7"}, (5, 7, 1, 2, "gpu07", 28003)),
+        (
+            # Cray's PALS.
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "2"}
+            | {"MASTER_ADDR": "head"},
+            (3, 4, 1, 2, "head", 29500),
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, (0, 1, 0, 1, "127.0.0.1", 29500)),
         # A batch script itself is not a rank, whatever SLURM_PROCID says.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1, 0, 1, "127.0.0.1", 29500)),
     ],
-    ids=["none", "deepspeed", "torchrun", "openmpi", "pmi", "slurm", "slurm-batch"],
 )
 def test_placement_of_each_launcher(environ, expected):
     assert place(find_placement(environ)) == expected
@@ -90,6 +101,7 @@ def test_placement_of_each_launcher(environ, expected):
         ({"RANK": "0", "WORLD_SIZE": "2"}, ["LOCAL_RANK"]),
         ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ["rank 2 of 2"]),
         ({"RANK": "x", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ["RANK", "'x'"]),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, ["PMI_RANK=0", "MPI_LOCALRANKID", "srun"]),
         (
             {
                 "OMPI_COMM_WORLD_RANK": "0",
@@ -153,26 +165,49 @@ def test_first_signal_is_a_wish_and_a_later_one_an_end(number, told, code):
         assert b"second signal" in process.stderr.read()
 
 
-def test_mpi4py_tells_the_address_of_rank_0(monkeypatch):
-    told = []
+@pytest.fixture
+def mpi(monkeypatch):
+    """mpi(names, address) -> the environment of one of four ranks; an MPI with those answers.
 
-    class World:
-        def Get_size(self):  # noqa: N802 (as in MPI)
-            return 4
+    names: what each rank resolves the name of rank 0's machine to.
+    """
 
-        def bcast(self, value, root):
-            told.append((value, root))
-            return value or "10.9.8.7"
+    def make(names: list[str | None], outgoing: str | None) -> dict[str, str]:
+        answers = iter([[("node1", outgoing)] * 4, names])
+        world = SimpleNamespace(Get_size=lambda: 4, allgather=lambda own: next(answers))
+        fake = ModuleType("mpi4py")
+        fake.MPI = SimpleNamespace(COMM_WORLD=world, Finalize=lambda: None)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "mpi4py", fake)
+        values = {"RANK": 3, "SIZE": 4, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}
+        return {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items()}
 
-    fake = ModuleType("mpi4py")
-    fake.MPI = SimpleNamespace(COMM_WORLD=World())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "mpi4py", fake)
-    values = {"RANK": 3, "SIZE": 4, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}
-    environ = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items()}
-    assert find_placement(environ).address == "10.9.8.7"
-    assert told == [(None, 0)]
+    return make
+
+
+def test_mpi4py_tells_the_address_of_rank_0(mpi):
+    # Rank 0's machine itself has 127.0.1.1 for its name, which `resolve` leaves out.
+    assert find_placement(mpi([None, None, "10.0.0.1", "10.0.0.1"], None)).address == "10.0.0.1"
+    # A name that nobody knows.
+    assert find_placement(mpi([None] * 4, "10.9.8.7")).address == "10.9.8.7"
+    with pytest.raises(ConfigError, match="MASTER_ADDR is not set"):
+        find_placement(mpi([None] * 4, None))
     # What the user says goes first, and one machine needs nobody to tell.
+    environ = mpi([], None)
     assert find_placement(environ | {"MASTER_ADDR": "10.0.0.1"}).address == "10.0.0.1"
     alone = environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     assert find_placement(alone).address == "127.0.0.1"
-    assert len(told) == 1
+
+
+def test_loopback_is_never_what_others_are_told(monkeypatch):
+    def known(name, *_, **__):
+        if name == "debian":
+            return [(0, 0, 0, "", ("127.0.1.1", 0))]
+        if name == "both":
+            return [(0, 0, 0, "", ("::1", 0, 0, 0)), (0, 0, 0, "", ("10.0.0.3", 0))]
+        raise OSError("unknown")
+
+    monkeypatch.setattr("socket.getaddrinfo", known)
+    names = ("debian", "both", "nobody")
+    assert [addresses.resolve(name) for name in names] == [None, "10.0.0.3", None]
+    assert addresses.interface_of("127.0.1.1") == addresses.interface_of("127.0.0.1")
+    assert addresses.interface_of("203.0.113.9") is None

@@ -18,13 +18,13 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from pipeline.distributed import world as world_module
+from pipeline.distributed import watch
 from pipeline.distributed.ranks import Ranks
 from pipeline.distributed.world import World
 from pipeline.errors import ConfigError, DataError
 
 MODES = ("well", "prepare", "data", "bug", "killed", "busy")
-world_module.GRACE_S = 1.0
+watch.GRACE_S = 1.0
 
 
 def run(mode: str) -> int:

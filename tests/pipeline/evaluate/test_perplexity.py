@@ -14,8 +14,8 @@ from gpst.batch import ContextBatch
 from gpst.config import GPT2Config, config_to_dict
 from gpst.export.huggingface import export, open_model
 from gpst.model.build import build_model
-from gpst.search.batches import search_batches
-from gpst.search.parse import search_text
+from gpst.search.batches import score_batches
+from gpst.search.score import score_text
 from pipeline.checkpoint.files import whole_checkpoint
 from pipeline.cli import convert
 from pipeline.cli.evaluate import main as evaluate
@@ -50,25 +50,26 @@ def folder(tmp_path_factory, tiny_gpst, byte_bpe):
     return path
 
 
-def test_marginal_is_the_search_over_each_context(folder):
+def test_marginal_is_the_score_of_each_context(folder):
     model = open_model(folder / "gpst").model()
     source = ContextSource([open_dataset(folder / "data")], "validation", 32)
     found = evaluate_marginal(model, source, beam=6)
-    nats, closed, tokens = 0.0, 0.0, 0
+    nats, closed, tokens, of_all = 0.0, 0.0, 0, 0.0
     for k in range(source.num_contexts):
         context = sentence_lists(source.batch([k]))
         tokens += sum(map(len, context))
-        [result] = search_text(model, [context], beam=6, sentence_beam=1)
-        nats -= result.prefix_log_p[-1]
-        closed -= result.log_p
+        [score] = score_text(model, [context], beam=6)
+        nats -= score.log_p.sum()
+        closed -= score.log_p.sum() + score.closing_log_p
+        [every] = score_text(model, [context], beam=6, sentence_beam=6)
+        of_all -= every.log_p.sum()
     assert (found.num_contexts, found.num_tokens) == (source.num_contexts, tokens)
     assert found.nats == pytest.approx(nats, rel=1e-5)
     assert found.closed_nats == pytest.approx(closed, rel=1e-5)
     assert found.token_perplexity == pytest.approx(math.exp(nats / tokens), rel=1e-5)
-    # All hypotheses kept: a bound of log p(tokens), which a wider beam tightens.
-    narrow = evaluate_marginal(model, source, beam=2, histories=2)
-    wide = evaluate_marginal(model, source, beam=40, histories=40)
-    assert wide.nats < narrow.nats
+    joint = evaluate_marginal(model, source, beam=6, histories=6)
+    assert joint.nats == pytest.approx(of_all, rel=1e-5)
+    assert joint.nats != pytest.approx(found.nats, rel=1e-5)
 
 
 def test_sentences_of_a_batch():
@@ -129,7 +130,7 @@ def test_an_interrupted_evaluation_goes_on(folder, capsys, tmp_path, monkeypatch
     searched, forwards = [], []
 
     def counted(model, contexts, **options):
-        for batch, results in search_batches(model, contexts, **options):
+        for batch, results in score_batches(model, contexts, **options):
             searched.extend(batch)
             yield batch, results
             if stop_at and len(searched) >= stop_at:
@@ -139,7 +140,7 @@ def test_an_interrupted_evaluation_goes_on(folder, capsys, tmp_path, monkeypatch
         forwards.append(1)
         return evaluate_model(*arguments, **options)
 
-    monkeypatch.setattr("pipeline.evaluate.marginal.search_batches", counted)
+    monkeypatch.setattr("pipeline.evaluate.marginal.score_batches", counted)
     monkeypatch.setattr("pipeline.evaluate.held_out.evaluate_model", forward)
     stop_at = 0
     assert run(tmp_path / "whole") == 0
@@ -249,3 +250,18 @@ def test_to_hf_faults(folder, checkpoint, tmp_path, capsys):
         (folder / "elsewhere").rename(moved)
     assert convert.main(["to-fh"]) == 2
     assert convert.main(["to-hf", str(checkpoint), "/dev/null/x"]) == 3
+
+
+def test_without_training_documents_there_is_no_unigram_row(folder, capsys, tmp_path):
+    write_dataset(tmp_path / "data", [], vocab_size=VOCAB, validation=documents(1, 2))
+    arguments = ["--model", folder / "gpst", "--data", tmp_path / "data", "--beam", 2,
+                 "--max-contexts", 1, "--output", tmp_path, "--device", "cpu"]  # fmt: skip
+    assert evaluate(["perplexity", *map(str, arguments)]) == 0
+    shown = capsys.readouterr()
+    first = shown.err.splitlines()[0]
+    assert first == (
+        f"perplexity: {tmp_path / 'data'} has no training documents: the unigram model is left out"
+    )
+    rows = json.loads((tmp_path / "results.json").read_text())["token_perplexity"]
+    assert len(rows) == 2
+    assert "unigram" not in shown.out

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from rouge_score.rouge_scorer import RougeScorer
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.finetune.summarization.config import SummarizationConfig
@@ -104,6 +105,31 @@ def test_rouge_by_hand():
     same, none = rouge(["x y", "x y"], ["X y.", "z"])
     assert mean_rouge([same, none]) == {"ROUGE-1": 50.0, "ROUGE-2": 50.0, "ROUGE-L": 50.0}
     assert rouge(["x"], [""])[0]["ROUGE-1"] == 0.0
+
+
+def test_rouge_is_that_of_rouge_score_and_lsum_goes_by_sentences():
+    references = ["The cat sat.\nA dog ran home.", "One line. Two."]
+    summaries = ["A dog ran. The cat sat down.", "Two. One line."]
+
+    def sentences(text: str) -> list[str]:
+        return [part.strip() for part in text.split(". ")]
+
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
+    lines = ["A dog ran\nThe cat sat down.", "Two\nOne line."]
+    golden = ["The cat sat.\nA dog ran home.", "One line\nTwo."]
+    for found, reference, summary in zip(
+        rouge(references, summaries, sentences), golden, lines, strict=True
+    ):
+        for key, score in scorer.score(reference, summary).items():
+            name = key.replace("rouge", "ROUGE-")
+            assert found.pop(name) == pytest.approx(100 * score.fmeasure)
+        assert found == {}
+    first, second = rouge(references, summaries, sentences)
+    # By hand: all of "the cat sat" and 3 of 4 words of the other sentence, 6 of 7 and of 7 words.
+    assert first["ROUGE-Lsum"] == pytest.approx(100 * 6 / 7)
+    assert second["ROUGE-Lsum"] == pytest.approx(100)
+    assert second["ROUGE-L"] < 70
+    assert "ROUGE-Lsum" not in rouge(references, summaries)[0]
 
 
 def test_documents_and_summaries_are_cut_to_their_first_tokens(tmp_path, model_folder):

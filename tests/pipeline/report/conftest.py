@@ -39,6 +39,12 @@ def runs(tmp_path: Path) -> Path:
         put(folder, task=f"glue/{task}", model=MODEL, seeds=[0, 1], scores=scores)
         put(folder / "seed-0", task=f"glue/{task}", model=MODEL, scores={})
     rouge = {"ROUGE-1": spread(30.0), "ROUGE-2": spread(10.0), "ROUGE-L": spread(25.0)}
+    put(
+        tmp_path / "cnn",
+        task="summarization/cnn_dailymail",
+        model=MODEL,
+        scores=rouge | {"ROUGE-Lsum": spread(33.0)},
+    )
     for name, sync in (("xsum", True), ("nosync", False)):
         put(
             tmp_path / name,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.report.collect import Collected, collect
+from pipeline.report.names import Names
 from pipeline.report.overview import overview
 from pipeline.report.tables import Cell
 from pipeline.report.tree_scores import tree_details
@@ -86,7 +87,7 @@ def rows(collected: Collected) -> dict[str, dict[str, Cell]]:
 
 
 def test_seeds_are_one_row(rows):
-    gpst = rows["gpst"]
+    gpst = rows["GPST"]
     assert gpst["perplexity"] == Cell(60.5, 0.5, 2)
     assert gpst["given its trees"] == Cell(50.5, 0.5, 2)
     assert gpst["F1 inside"] == Cell(51.0, 1.0, 2)
@@ -97,23 +98,23 @@ def test_seeds_are_one_row(rows):
 
 
 def test_baselines_and_evaluations_have_rows(rows):
-    assert rows["gpt2"] == {"perplexity": Cell(40.0)}
+    assert rows["GPT-2"] == {"perplexity": Cell(40.0)}
     assert rows["right branching"]["corpus F1 inside"].mean == 30.3
     assert rows["old"]["F1 inside"] == Cell(30.0)
 
 
 def test_trees_by_length_and_label(collected):
-    rows = tree_details(collected.results).rows
-    assert rows["gpst, inside"] == {
+    rows = tree_details(collected.results, Names()).rows
+    assert rows["GPST, inside"] == {
         "up to 10 words": Cell(61.0, 1.0, 2),
         "up to 20 words": Cell(51.0, 1.0, 2),
         "NP": Cell(31.0, 1.0, 2),
     }
-    assert set(rows) == {"gpst, inside", "gpst, left to right", "old, inside", "right branching"}
+    assert set(rows) == {"GPST, inside", "GPST, left to right", "old, inside", "right branching"}
 
 
 def test_without_evaluations_there_is_none(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_second": 3.0}\n')
     found = collect([str(tmp_path)])
     assert not overview(found.results, found.trainings).rows
-    assert not tree_details(found.results).rows
+    assert not tree_details(found.results, Names()).rows

@@ -51,7 +51,8 @@ def test_the_numbers_of_the_paper_stand_in_the_columns_of_measured_ones(runs: Pa
     }
     for table, row, cells in GOLDEN:
         shown = tables[table].rows[row]
-        assert [shown[c].mean if c in shown else None for c in tables[table].columns] == cells
+        columns = [c for c in tables[table].columns if c != "CNN/DM R-Lsum"]  # not the paper's
+        assert [shown[c].mean if c in shown else None for c in columns] == cells
         assert row in tables[table].quoted
     for block in blocks:
         rows = tables[block["table"]].rows
@@ -88,8 +89,8 @@ def test_miniature_paper_and_own_rows_stand_side_by_side(runs: Path) -> None:
     assert main(["report", str(runs), "--output", str(runs / "report")]) == 0
     text = (runs / "report" / "report.md").read_text()
     for row in (
-        "| gpst_small_openwebtext | 61.00 |",
-        "| miniature/gpst | 30.00 | 30.00 |",
+        "| GPST small, OpenWebText | 61.00 |",
+        "| miniature, GPST | 30.00 | 30.00 |",
         "| *GPST medium, OpenWebText (paper)* | 85.96 |",
         "| *right branching (literature)* | 39.50 |",
     ):

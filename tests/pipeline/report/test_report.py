@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
+from gpst.tree import Tree
 from pipeline.__main__ import main
 from pipeline.report.charts import chart
 from pipeline.report.collect import collect, label
-from pipeline.report.pictures import parse_brackets, tree_of_spans
+from pipeline.report.names import Names, in_words
+from pipeline.report.pictures import tree_of_spans
 from pipeline.report.tables import Cell, make_tables
 
 
 def test_tables_hold_the_results_of_every_task(runs: Path) -> None:
     found = collect([str(runs)])
     tables = {table.key: table for table in make_tables(found.results, found.trainings)}
-    name = "gpst_small_openwebtext"
+    name = "GPST small, OpenWebText"
     glue = tables["glue"].rows[name]
     assert glue["SST-2"] == Cell(91.0, 1.0, 2)
     assert str(glue["SST-2"]) == "91.00 ± 1.00"
@@ -27,15 +30,17 @@ def test_tables_hold_the_results_of_every_task(runs: Path) -> None:
     summaries = tables["summarization"].rows
     assert summaries[name]["XSum R-2"].mean == 10.0
     assert summaries[name]["XSum average"].mean == pytest.approx(65 / 3)
+    assert summaries[name]["CNN/DM average"].mean == pytest.approx(65 / 3)
+    assert summaries[name]["CNN/DM R-Lsum"].mean == 33.0
     assert summaries[f"{name} (w/o sync)"]["XSum R-L"].mean == 25.0
     induction = tables["grammar_induction"].rows
     assert induction[f"{name}, left-to-right"]["test F1"].mean == 54.0
     assert induction["right branching"]["test F1"].mean == 39.46
-    assert induction["gi_seeds, inside"]["test F1"] == Cell(50.0, 2.0, 2)
+    assert induction["gi seeds, inside"]["test F1"] == Cell(50.0, 2.0, 2)
     syntactic = tables["syntactic_generalization"].rows[name]
     assert syntactic["Agreement"].mean == 61.0
     assert "Licensing" not in syntactic
-    perplexities = tables["perplexity"].rows["a"]
+    perplexities = tables["perplexity"].rows["GPST, a"]
     assert [str(cell) for cell in perplexities.values()] == ["1,000", "20.25", "21.50 ± 0.50"]
     assert tables["training"].rows["training"]["loss"].mean == pytest.approx(5 / 3)
 
@@ -43,20 +48,29 @@ def test_tables_hold_the_results_of_every_task(runs: Path) -> None:
 def test_pages_show_tables_quoted_rows_curves_and_trees(runs: Path, capsys) -> None:
     paper = runs / "paper.yaml"
     paper.write_text(
-        "- {table: glue, label: x, source: page 7, columns: [SST-2], rows: {GPST | me: [92.5]}}\n"
+        "- {table: glue, label: x, source: Hu <& co (arXiv 2403.08293), columns: [SST-2], "
+        "rows: {GPST | me: [92.5]}}\n"
     )
     output = runs / "report"
     assert main(["report", str(runs), "--output", str(output), "--paper", str(paper)]) == 0
     assert "report.html" in capsys.readouterr().out
     text = (output / "report.md").read_text()
     assert "| *GPST \\| me (x)* | 92.50 |" in text
-    assert "- x: page 7" in text
+    assert "- x: Hu <& co ([arXiv 2403.08293](https://arxiv.org/abs/2403.08293))" in text
     page = (output / "report.html").read_text()
     assert '<tr class="quoted"><td>GPST | me (x)</td><td>92.50</td>' in page
+    link = '<a href="https://arxiv.org/abs/2403.08293">arXiv 2403.08293</a>'
+    assert f"<p>x: Hu &lt;&amp; co ({link})</p>" in page
     assert "&lt;the&gt;" in page  # words are no markup
-    for name in ("curve-loss.svg", "trees-training.svg", "trees-gi-inside.svg"):
-        ElementTree.parse(output / name)
-        assert f"({name})" in text
+    captions = {
+        "curve-loss": "Training loss, nats",
+        "trees-training": "training: trees of monitor.sentences at the end of training",
+        "trees-gi-inside": "GPST small, OpenWebText: inside trees of the first test sentences",
+    }
+    for name, caption in captions.items():
+        ElementTree.parse(output / f"{name}.svg")
+        assert f"![{caption}]({name}.svg)" in text
+        assert f"<figcaption>{caption}</figcaption>" in page
     assert page.count("<svg") == text.count("![")
 
 
@@ -96,10 +110,10 @@ def test_faults_are_one_line(tmp_path: Path, capsys, arguments, code, message) -
 
 
 def test_trees_come_back_from_brackets_and_spans() -> None:
-    parsed = parse_brackets("((a b) (c d))")
-    assert parsed.words == ["a", "b", "c", "d"]
-    assert str(parsed) == "((a b) (c d))"
-    assert tree_of_spans(4, [[0, 1], [2, 3], [0, 3]]) == parsed.tree
+    tree, words = Tree.from_brackets("((a b) (c -LRB-))")
+    assert words == ["a", "b", "c", "("]
+    assert tree.brackets(words) == "((a b) (c -LRB-))"
+    assert tree_of_spans(4, [[0, 1], [2, 3], [0, 3]]) == tree
     assert tree_of_spans(3, [[1, 2], [0, 2]]).brackets(["a", "b", "c"]) == "(a (b c))"
 
 
@@ -107,9 +121,9 @@ def test_a_line_that_a_run_has_left_is_not_a_training(tmp_path: Path) -> None:
     for name in ("run", "run/abandoned-001"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    assert [one.name for one in collect([str(tmp_path)]).trainings] == ["run"]
+    assert [one.folder.name for one in collect([str(tmp_path)]).trainings] == ["run"]
     aside = collect([str(tmp_path / "run" / "abandoned-001")]).trainings
-    assert [one.name for one in aside] == ["abandoned-001"]
+    assert [one.folder.name for one in aside] == ["abandoned-001"]
 
 
 def test_charts_place_points_on_their_axes() -> None:
@@ -135,3 +149,33 @@ def test_charts_place_points_on_their_axes() -> None:
 )
 def test_labels_are_short(path: str, name: str) -> None:
     assert label(path) == name
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("runs/gpst_small_openwebtext/exported", "GPST small, OpenWebText"),
+        ("runs/mini/gpst_no_gradient_stop/seed-1", "mini, GPST without gradient stop, seed 1"),
+        ("runs/demo-gpt2/exported", "GPT-2, demo"),
+        ("runs/glue/small/cola", "GLUE, small, CoLA"),
+    ],
+)
+def test_names_are_words(path: str, words: str) -> None:
+    assert in_words(path) == words
+
+
+def test_names_say_the_kind(tmp_path: Path) -> None:
+    run, exported = tmp_path / "runs" / "demo", tmp_path / "runs" / "other" / "exported"
+    for folder, name, text in (
+        (run, "config.yaml", "model: {kind: gpst}\n"),
+        (exported, "config.json", '{"model_type": "gpt2"}'),
+    ):
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text)
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    values = {"task": "glue/cola", "model": {"path": str(exported)}}
+    (run / "results.json").write_text(json.dumps(values))
+    found = collect([str(run)])
+    names = Names(found.results, found.trainings)
+    assert names(run) == names(run / "exported") == "GPST, demo"
+    assert names.of(found.results[0]) == "GPT-2, other"

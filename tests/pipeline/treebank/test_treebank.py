@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpst.api import ParsedSentence
+from gpst.render import as_text
+from gpst.tree import Tree
 from pipeline.treebank import GoldTree, TreebankError, parse_brackets, read_trees, read_unlabelled
 from pipeline.treebank.__main__ import main
 
@@ -185,7 +188,7 @@ def test_what_is_no_unlabelled_tree_is_named(tmp_path: Path, text: str, message:
 def test_missing_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TreebankError, match=r"cannot be read \(No such file"):
         read_trees(tmp_path / "none.txt")
-    with pytest.raises(TreebankError, match=r"holds no \.mrg files"):
+    with pytest.raises(TreebankError, match=r"holds no \.mrg or \.ptb files"):
         read_trees(tmp_path)
     (tmp_path / "bytes.txt").write_bytes(b"(S (NN \xff))")
     with pytest.raises(TreebankError, match="is not UTF-8 text"):
@@ -200,3 +203,28 @@ def test_a_tree_without_words_left_has_no_spans() -> None:
 
     assert empty == GoldTree((), (), ())
     assert empty.spans() == set()
+
+
+def test_comments_and_byte_order_marks_are_no_trees(tmp_path: Path) -> None:
+    comments = "\ufeff*x*x*x*\n*x* Copyright (C) 1995 *x*\n# text = a ( b\n"
+    (tmp_path / "a.ptb").write_text(f"{comments}(S (# #)\n  (NN b))\n% end\n", encoding="utf-8")
+    (tmp_path / "b.MRG").write_text("( (X (NN c)) )\n; (no tree\n")
+    assert [tree.words for tree in read_trees(tmp_path)] == [("#", "b"), ("c",)]
+    plain = tmp_path / "plain.txt"
+    plain.write_text("\ufeff# newdoc (1)\n(a b)\n#\n", encoding="utf-8")
+    assert [tree.words for tree in read_unlabelled(plain)] == [("a", "b"), ("#",)]
+
+
+def test_what_the_parser_writes_is_read(tmp_path: Path) -> None:
+    words = ["f(x)", "[", "-", "{}", "#"]
+    parsed = ParsedSentence(words, Tree.from_actions([0, 0, 1, 0, 0, 1, 0, 1, 1]))
+    file = tmp_path / "trees.txt"
+    file.write_text(as_text(parsed, "bracket") + "\n")
+    [unlabelled] = read_unlabelled(file)
+    file.write_text(as_text(parsed, "ptb") + "\n")
+    [labelled] = read_trees(file)
+    for tree in (unlabelled, labelled):
+        assert list(tree.words) == words
+        assert tree.unlabelled() == str(parsed)
+    file.write_text(unlabelled.unlabelled() + "\n")
+    assert read_unlabelled(file) == [unlabelled]

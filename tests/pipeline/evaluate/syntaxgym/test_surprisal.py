@@ -72,7 +72,7 @@ def test_gpst_surprisals_are_ratios_of_prefix_probabilities(
     for text, own in zip(texts, found, strict=True):
         alone = search_text(model, [[pieces.encode(text).ids]], beam=50)[0]
         assert alone.prefix_log_p is not None
-        assert own.bits == pytest.approx(alone.surprisals.tolist(), rel=1e-4)
+        assert own.bits == pytest.approx(alone.quotient_surprisals.tolist(), rel=1e-4)
         assert sum(own.bits) == pytest.approx(-alone.prefix_log_p[-1] / math.log(2), rel=1e-4)
     assert sum(narrow[0].bits) > sum(found[0].bits)
 

@@ -1,0 +1,142 @@
+"""The lines of a text, each a sentence, in chunks; unfit ones are named by their numbers."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from queue import Queue
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from gpst.api import GPST
+
+BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+
+class InputError(ValueError):
+    """The text to work on cannot be used."""
+
+
+class NoInputError(InputError):
+    """There is no text to work on: no such file, or nothing in it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the input."""
+
+    number: int
+    """From 1; blank lines count."""
+    text: str
+    """Without white space around it; empty for a blank line, or one that was left out."""
+
+
+@dataclass
+class Lines:
+    """The lines of a file (or of standard input, `-`), in chunks that are worked on at once.
+
+    Chunks begin with one line and grow, so that the first results come at once and later ones in
+    full batches. Of standard input a chunk holds what has come so far: a program that writes a line
+    and waits gets its answer.
+
+    Args:
+        most: lines of a chunk.
+        on_unfit: hears of a line that is unfit, which is left out; None: it is an error.
+    """
+
+    path: str
+    model: GPST
+    most: int
+    on_unfit: Callable[[str], object] | None = None
+    num_skipped: int = field(default=0, init=False)
+
+    def chunks(self) -> Iterator[list[Line]]:
+        """
+        Raises:
+            NoInputError: the file cannot be read, or has no sentence.
+            InputError: it is no text; an unfit line, unless those are skipped.
+        """
+        number, empty = 0, True
+        try:
+            with sys.stdin if self.path == "-" else open(self.path, encoding="utf-8") as stream:
+                for texts in self._grow(stream) if _is_file(stream) else self._come(stream):
+                    chunk = [self._checked(number + k, text) for k, text in enumerate(texts, 1)]
+                    number += len(texts)
+                    empty = empty and not any(line.text for line in chunk)
+                    yield chunk
+        except OSError as error:
+            raise NoInputError(f"cannot read {self.path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            where = f"{error.reason} at {error.start}"
+            raise InputError(f"{self.path} is not UTF-8 text ({where})") from error
+        if empty and not self.num_skipped:
+            raise NoInputError(f"{self.path} holds no sentence; give one a line")
+
+    def _grow(self, stream: TextIO) -> Iterator[list[str]]:
+        size = 1
+        while texts := list(islice(stream, size)):
+            yield texts
+            size = min(2 * size, self.most)
+
+    def _come(self, stream: TextIO) -> Iterator[list[str]]:
+        """A thread reads, so that what has come can be told from what is still to come."""
+        come: Queue[str | Exception | None] = Queue(2 * self.most)
+
+        def read() -> None:
+            try:
+                for text in stream:
+                    come.put(text)
+                come.put(None)
+            except Exception as error:
+                come.put(error)
+
+        Thread(target=read, daemon=True).start()
+        last: str | Exception | None = ""
+        while isinstance(last, str):
+            texts = []
+            last = come.get()
+            while isinstance(last, str):
+                texts.append(last)
+                if len(texts) == self.most or come.empty():
+                    break
+                last = come.get()
+            if texts:
+                yield texts
+        if last is not None:
+            raise last
+
+    def count(self) -> int | None:
+        """The number of lines, where it can be known before they are read."""
+        try:
+            with open(self.path, "rb") as stream:
+                return sum(1 for _ in stream) if _is_file(stream) else None
+        except OSError:
+            return None
+
+    def _checked(self, number: int, line: str) -> Line:
+        if "\0" in line:
+            raise InputError(f"{self.path} is no text: line {number} holds a NUL character")
+        text = (line.removeprefix(BOM) if number == 1 else line).strip()
+        try:
+            if text:
+                self.model.sentence(text)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            if self.on_unfit is None:
+                raise InputError(f"line {number}: {reason}") from error
+            self.on_unfit(f"line {number} is left out: {reason}")
+            self.num_skipped += 1
+            text = ""
+        return Line(number, text)
+
+
+def _is_file(stream: IO[Any]) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # not of the system: a test's
+        return True

@@ -1,0 +1,143 @@
+"""From what transformers' users give (padded ids, masks, labels) to rows of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from gpst.batch import ContextBatch
+
+IGNORED = -100
+"""The label of a token without a loss, as everywhere in transformers."""
+_WITHOUT_EFFECT = ("use_cache", "num_items_in_batch")
+_WHY = {
+    "output_attentions": "constituents attend, not tokens",
+    "output_hidden_states": "its layers run over the nodes of trees; gpst.GPST.embed gives the "
+    "vectors of constituents",
+    "inputs_embeds": "trees are searched over token ids",
+    "position_ids": "positions follow from the tokens",
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The tokens of B rows, cut into sentences."""
+
+    sentences: list[list[list[int]]]
+    inside: Bool[Tensor, "B T"]
+    """True for tokens, false for padding."""
+
+    def batch(self, following: int, labels: Tensor | None = None) -> ContextBatch:
+        """The rows, each with a one-token sentence behind it: its last token predicts something.
+
+        Args:
+            following: that token; it has no loss itself.
+            labels: (B, T) input ids, or -100 for tokens without a loss; only with them has the
+                batch losses of a part of its tokens.
+        """
+        batch = ContextBatch.from_sentences([[*row, [following]] for row in self.sentences])
+        if labels is None:
+            return batch
+        labelled = np.zeros(batch.num_tokens, bool)
+        labelled[self.numbers(batch)] = (labels[self.inside] != IGNORED).cpu().numpy()
+        return batch.with_labels(labelled)
+
+    def numbers(self, batch: ContextBatch) -> Int64[np.ndarray, "N"]:
+        """Numbers of the rows' own tokens in `batch`."""
+        return np.delete(np.arange(batch.num_tokens), batch.context_token_ends - 1)
+
+    def after_tokens(self, batch: ContextBatch) -> Int64[np.ndarray, "N"]:
+        """Numbers of the tokens in `batch` that stand after each of the rows' own tokens."""
+        return self.numbers(batch) + 1
+
+
+def rows_of(
+    config: Any,
+    input_ids: Int64[Tensor, "B T"],
+    attention_mask: Tensor | None,
+    sentence_ends: Bool[Tensor, "B T"] | None = None,
+    labels: Tensor | None = None,
+    reserved: int = 0,
+) -> Rows:
+    """Checks what was given and cuts it into sentences.
+
+    Args:
+        config: of the model.
+        attention_mask: (B, T), 1 for tokens and 0 for padding, on either side of them.
+        sentence_ends: true at the last token of a sentence; by default at every token that may end
+            one (`sentence_final_token_ids`).
+        labels: (B, T), see `Rows.batch`; those of padding stand for nothing.
+        reserved: places of a context that the model itself needs.
+    Raises:
+        ValueError: a mask, ids or labels that cannot be used; a row that is empty or too long.
+    """
+    if input_ids.ndim != 2:
+        raise ValueError(f"input_ids: shape {tuple(input_ids.shape)} is not (rows, tokens)")
+    inside = _tokens_in(input_ids, attention_mask)
+    tokens = input_ids[inside]
+    wrong = tokens[(tokens < 0) | (tokens >= config.vocab_size)]
+    if len(wrong):
+        raise ValueError(
+            f"input_ids: {int(wrong[0])} is no token; the vocabulary has {config.vocab_size} "
+            "(resize_token_embeddings makes room for new ones)"
+        )
+    if labels is not None:
+        of_tokens = labels.to(input_ids.device)[inside]
+        if bool(((of_tokens != tokens) & (of_tokens != IGNORED)).any()):
+            raise ValueError(
+                f"labels: each must be its token's id, or {IGNORED} where no loss is wanted; the "
+                "model shifts them itself"
+            )
+    if sentence_ends is None:
+        final = torch.tensor(config.sentence_final_token_ids or [], device=input_ids.device)
+        sentence_ends = torch.isin(input_ids, final)
+    rows, limit = [], config.max_context_tokens - reserved
+    given = zip(input_ids, sentence_ends.bool(), inside, strict=True)
+    for number, (ids, ends, mask) in enumerate(given):
+        row: list[int] = ids[mask].tolist()
+        if not 0 < len(row) <= limit:
+            raise ValueError(
+                f"input_ids: row {number} has {len(row)} tokens; the model takes 1 to "
+                f"{limit} (max_context_tokens)"
+            )
+        cuts = [k + 1 for k, end in enumerate(ends[mask].tolist()[:-1]) if end]
+        parts = zip([0, *cuts], [*cuts, len(row)], strict=True)
+        rows.append([row[a:b] for a, b in parts])
+    return Rows(rows, inside)
+
+
+def _tokens_in(input_ids: Int64[Tensor, "B T"], mask: Tensor | None) -> Bool[Tensor, "B T"]:
+    if mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask: shape {tuple(mask.shape)} is not that of input_ids, "
+            f"{tuple(input_ids.shape)}; masks of more dimensions are not supported"
+        )
+    mask = mask.to(input_ids.device)
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise ValueError("attention_mask: values must be 1 for tokens and 0 for padding")
+    inside = mask.bool()
+    begins = inside & ~inside.roll(1, 1)
+    begins[:, 0] = inside[:, 0]
+    if bool((begins.sum(1) > 1).any()):
+        raise ValueError("attention_mask: padding must come before or after the tokens of a row")
+    return inside
+
+
+def refuse(options: dict[str, Any], known: Sequence[str] = ()) -> None:
+    """Raises ValueError for what a model of transformers may be asked and GPST cannot do."""
+    for name, value in options.items():
+        if value is None or value is False or name in _WITHOUT_EFFECT or name in known:
+            continue
+        # Tokenizers that know no better say that every token is of the first segment.
+        if name == "token_type_ids" and not bool(value.any()):
+            continue
+        why = f": {_WHY[name]}" if name in _WHY else ""
+        raise ValueError(f"{name} is not supported by GPST{why}")

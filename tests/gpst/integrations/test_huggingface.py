@@ -1,0 +1,386 @@
+"""What people do with models of transformers, on the GPT-2 export and on the GPST export alike."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    pipeline,
+)
+from transformers.generation.streamers import BaseStreamer
+
+from gpst.export.huggingface import open_model
+from gpst.export.remote import REMOTE_CODE
+
+# transformers, peft and accelerate are not as clean as this project.
+pytestmark = pytest.mark.filterwarnings("ignore")
+TEXTS = ["The old man", 'She said, "We saw them." Did they go? They', "It isn't"]
+
+
+@pytest.fixture(scope="module", params=["gpst", "gpt2"])
+def folder(request, tmp_path_factory, make_export) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    make_export(path, request.param)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _modules(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+
+
+def load(folder: Path, **options: Any) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, **options).eval()
+
+
+@pytest.fixture
+def model(folder) -> Any:
+    return load(folder)
+
+
+def write(model: Any, **options: Any) -> Any:
+    """`generate`, with few hypotheses of the trees."""
+    return model.generate(**({"beam": 3} if is_gpst(model) else {}), **options)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def inputs(tokenizer) -> Any:
+    return tokenizer(TEXTS, padding=True, return_tensors="pt")
+
+
+def is_gpst(model: Any) -> bool:
+    return model.config.model_type == "gpst"
+
+
+class Heard(BaseStreamer):
+    def __init__(self):
+        self.tokens: list[int] = []
+        self.ended = False
+
+    def put(self, value):
+        self.tokens += value.flatten().tolist()
+
+    def end(self):
+        self.ended = True
+
+
+def test_rows_of_unlike_lengths_are_continued_as_alone(model, tokenizer, inputs):
+    assert inputs.input_ids.shape == inputs.attention_mask.shape
+    assert 0 in inputs.attention_mask[:, 0]  # padded on the left
+    together = write(model, **inputs, max_new_tokens=5)
+    assert together.shape == (3, inputs.input_ids.shape[1] + 5)
+    for row, text in zip(together, TEXTS, strict=True):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        alone = write(model, inputs=ids, max_new_tokens=5)
+        assert alone[0].tolist() == row[-alone.shape[1] :].tolist()
+        assert alone[:, : ids.shape[1]].tolist() == ids.tolist()
+
+
+def test_draws_come_from_torchs_generator(model, inputs):
+    def draw(**options):
+        return write(model, **inputs, max_new_tokens=5, do_sample=True, **options).tolist()
+
+    torch.manual_seed(1)
+    first, second = draw(), draw()
+    torch.manual_seed(1)
+    assert draw() == first
+    assert second != first
+    assert len({tuple(row) for row in draw(num_return_sequences=4)}) > 9
+    greedy = write(model, **inputs, max_new_tokens=5).tolist()
+    assert draw(top_k=1) == greedy
+    assert draw(top_p=1e-6, temperature=2.0) == greedy
+    if is_gpst(model):
+        assert draw(seed=4) == draw(seed=4)
+    assert draw(generation_config=GenerationConfig(top_k=1, pad_token_id=0)) == greedy
+
+
+def test_text_ends_where_it_is_told(model, inputs):
+    start = inputs.input_ids.shape[1]
+    whole = write(model, **inputs, max_length=start + 6)
+    assert whole.shape[1] == start + 6
+    end = int(whole[0, start + 1])
+    ended = write(model, **inputs, max_new_tokens=6, eos_token_id=end)
+    place = whole[0, start:].tolist().index(end)
+    after = start + place + 1
+    assert ended[0, :after].tolist() == whole[0, :after].tolist()
+    assert set(ended[0, after:].tolist()) <= {model.config.pad_token_id}
+    heard = Heard()
+    alone = write(model, inputs=inputs.input_ids[1:2], max_new_tokens=4, streamer=heard)
+    assert heard.tokens == alone[0].tolist()
+    assert heard.ended
+    with pytest.raises(ValueError, match=r"model_kwargs.*max_new_token'"):
+        write(model, **inputs, max_new_token=3)
+
+
+def test_beam_search_over_texts(model, inputs):
+    found = write(
+        model, **inputs, max_new_tokens=4, num_beams=3, num_return_sequences=2,
+        return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    assert found.sequences.shape[0] == 6
+    scores = found.sequences_scores.view(3, 2)
+    assert (scores[:, 0] >= scores[:, 1]).all()
+    greedy = write(
+        model, **inputs, max_new_tokens=4, return_dict_in_generate=True, output_logits=True
+    )
+    log_p = torch.stack(greedy.logits, 1).log_softmax(-1)
+    new = greedy.sequences[:, -4:]
+    of_greedy = log_p.gather(2, new[:, :, None])[..., 0].sum(1) / 4
+    assert (scores[:, 0] >= of_greedy - 1e-5).all()
+
+
+def test_the_pipeline_of_the_model_cards_tag(folder):
+    writer = pipeline("text-generation", model=str(folder), trust_remote_code=True, device="cpu")
+    [one] = writer("The old man", max_new_tokens=4, do_sample=False)
+    assert one["generated_text"].startswith("The old man")
+    several = writer(TEXTS, max_new_tokens=3, batch_size=3, num_return_sequences=2, do_sample=True)
+    assert [len(texts) for texts in several] == [2, 2, 2]
+    [new] = writer("The old man", max_new_tokens=4, do_sample=False, return_full_text=False)
+    assert one["generated_text"] == "The old man" + new["generated_text"]
+
+
+def test_saved_in_pieces_and_loaded(model, tokenizer, inputs, tmp_path):
+    model.save_pretrained(tmp_path / "again", max_shard_size="20KB")
+    tokenizer.save_pretrained(tmp_path / "again")
+    assert len(list((tmp_path / "again").glob("*.safetensors"))) > 1
+    back = load(tmp_path / "again")
+    with torch.no_grad():
+        assert torch.equal(back(**inputs).logits, model(**inputs).logits)
+    weights = open_model(tmp_path / "again").model().state_dict()
+    if is_gpst(model):
+        assert all(torch.equal(weights[k], v) for k, v in model.gpst.state_dict().items())
+    again = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again(TEXTS, padding=True).input_ids == tokenizer(TEXTS, padding=True).input_ids
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_types(folder, inputs, dtype):
+    model = load(folder, dtype=dtype)
+    assert next(model.parameters()).dtype == dtype
+    output = model(**inputs, labels=inputs.input_ids)
+    assert output.logits.dtype == dtype
+    output.loss.backward()
+    assert torch.isfinite(output.loss)
+    assert write(model, **inputs, max_new_tokens=2).shape[0] == 3
+
+
+def test_labels_of_minus_100_have_no_loss(model, inputs):
+    labels = inputs.input_ids.masked_fill(inputs.attention_mask == 0, -100)
+    one = labels.clone()
+    one[[0, 2]] = -100
+    mask = inputs.attention_mask[1].bool()
+    alone_ids = inputs.input_ids[1:2, mask]
+
+    def loss_and_gradient(**given):
+        model.zero_grad()
+        loss = model(**given).loss
+        loss.backward()
+        return float(loss), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    loss, gradients = loss_and_gradient(**inputs, labels=one)
+    expected, theirs = loss_and_gradient(input_ids=alone_ids, labels=alone_ids)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    for ours, gradient in zip(gradients, theirs, strict=True):
+        torch.testing.assert_close(ours, gradient, rtol=1e-3, atol=1e-5)
+    # A part of a row: another number, and none for what was left out.
+    half = alone_ids.clone()
+    half[:, :6] = -100
+    part, _ = loss_and_gradient(input_ids=alone_ids, labels=half)
+    assert part != pytest.approx(expected, rel=1e-3)
+
+
+def test_the_forms_of_an_output(model, inputs):
+    with torch.no_grad():
+        output = model(**inputs, labels=inputs.input_ids)
+        loss, logits = model(**inputs, labels=inputs.input_ids, return_dict=False)[:2]
+        bare = model(**inputs, return_dict=False)
+    assert torch.equal(loss, output.loss)
+    assert torch.equal(logits, output.logits)
+    assert torch.allclose(bare[0], logits, atol=1e-5)
+    if not is_gpst(model):
+        assert model(**inputs, output_hidden_states=True).hidden_states is not None
+        return
+    for name in ("output_hidden_states", "output_attentions", "position_ids", "inputs_embeds"):
+        with pytest.raises(ValueError, match=rf"^{name} is not supported by GPST: [^\n]*$"):
+            model(**inputs, **{name: True})
+    with pytest.raises(ValueError, match="input_ids are missing"):
+        model()
+    assert model(**inputs, output_attentions=False, use_cache=True).logits is not None
+
+
+def test_masks_and_ids_that_cannot_be_are_named(folder, inputs):
+    model = load(folder)
+    if not is_gpst(model):
+        pytest.skip("transformers' own GPT-2 says what it says")
+    ids, mask = inputs.input_ids, inputs.attention_mask
+    with torch.no_grad():
+        plain = model(ids, mask).logits
+        assert torch.equal(model(ids, mask.float()).logits, plain)
+        assert torch.equal(model(ids, mask.bool()).logits, plain)
+        right = model(ids[:2, -3:], torch.tensor([[1, 1, 1], [1, 1, 0]])).logits
+        assert torch.allclose(right[1:, :2], model(ids[1:2, -3:-1]).logits, atol=1e-5)
+        segments = torch.zeros_like(ids)
+        assert torch.equal(model(ids, mask, token_type_ids=segments).logits, plain)
+    hole = mask.clone()
+    hole[1, 2] = 0
+    for given, message in (
+        ({"attention_mask": mask[:, None, None]}, "masks of more dimensions are not supported"),
+        ({"attention_mask": (1.0 - mask.float()) * -1e9}, "values must be 1 for tokens"),
+        ({"attention_mask": hole}, "padding must come before or after"),
+        ({"attention_mask": mask * 0}, "row 0 has 0 tokens; the model takes 1 to 128"),
+        ({"input_ids": ids + 300}, "is no token; the vocabulary has 336"),
+        ({"input_ids": ids[0]}, "is not \\(rows, tokens\\)"),
+        ({"labels": ids.roll(1, 1)}, "labels: each must be its token's id, or -100"),
+        ({"token_type_ids": mask}, "token_type_ids is not supported"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            model(**({"input_ids": ids, "attention_mask": mask} | given))
+        assert "\n" not in str(caught.value)
+    whole = torch.ones(1, 128, dtype=torch.int64)
+    output = model(whole, labels=whole)  # a context of full length
+    assert output.logits.shape == (1, 128, 336)
+    with pytest.raises(ValueError, match="row 0 has 129 tokens; the model takes 1 to 128"):
+        model(torch.ones(1, 129, dtype=torch.int64))
+    with pytest.raises(ValueError, match="120 tokens and 9 new ones are more than the model takes"):
+        model.generate(whole[:, :120], max_new_tokens=9)
+    with pytest.raises(ValueError, match="assisted generation is not supported"):
+        model.generate(ids[:1], max_new_tokens=3, assistant_model=model)
+
+
+def test_new_tokens_get_embeddings(model, tokenizer, tmp_path):
+    before = model.config.vocab_size
+    ids = torch.tensor([[5, 9, 17]])
+    with torch.no_grad():
+        logits = model(ids).logits
+    model.resize_token_embeddings(before + 3)
+    assert model.config.vocab_size == before + 3
+    with torch.no_grad():
+        assert torch.allclose(model(ids).logits[..., :before], logits, atol=1e-5)
+        new = model(torch.tensor([[5, before + 2]])).logits
+    model.save_pretrained(tmp_path / "more")
+    tokenizer.save_pretrained(tmp_path / "more")
+    back = load(tmp_path / "more")
+    with torch.no_grad():
+        assert torch.equal(back(torch.tensor([[5, before + 2]])).logits, new)
+    assert open_model(tmp_path / "more").model().config.vocab_size == before + 3
+    assert write(back, inputs=ids, max_new_tokens=2).shape == (1, 5)
+    back.resize_token_embeddings(before)
+    with torch.no_grad():
+        assert torch.allclose(back(ids).logits, logits, atol=1e-5)
+
+
+def test_the_trainer_trains_evaluates_and_predicts(folder, tokenizer, tmp_path):
+    pytest.importorskip("accelerate")
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+    model = load(folder)
+    rows = [{"input_ids": tokenizer(text).input_ids} for text in TEXTS * 2]
+    arguments = TrainingArguments(
+        str(tmp_path / "run"), max_steps=4, per_device_train_batch_size=2, learning_rate=3e-3,
+        gradient_accumulation_steps=2, gradient_checkpointing=True, logging_steps=2,
+        report_to=[], use_cpu=True, save_strategy="steps", save_steps=4, disable_tqdm=True,
+    )  # fmt: skip
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    trainer = Trainer(
+        model, arguments, train_dataset=rows, eval_dataset=rows[:3], data_collator=collator
+    )
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before
+    predicted = trainer.predict(rows[:3])
+    longest = max(len(row["input_ids"]) for row in rows[:3])
+    assert predicted.predictions.shape == (3, longest, model.config.vocab_size)
+    [checkpoint] = (tmp_path / "run").glob("checkpoint-*")
+    assert type(load(checkpoint)) is type(model)
+
+
+def test_checkpointed_activations_change_nothing(model, inputs):
+    labels = inputs.input_ids
+
+    def gradient():
+        model.zero_grad()
+        model.train()
+        torch.manual_seed(0)
+        model(**inputs, labels=labels).loss.backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    plain = gradient()
+    model.gradient_checkpointing_enable()
+    assert model.is_gradient_checkpointing
+    for name, value in gradient().items():
+        torch.testing.assert_close(value, plain[name], msg=name)
+    model.gradient_checkpointing_disable()
+    assert not model.is_gradient_checkpointing
+
+
+def test_adapters_train_merge_save_and_load(folder, inputs, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = load(folder)
+    adapted = peft.get_peft_model(
+        model,
+        peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    adapted.train()
+    labels = inputs.input_ids.masked_fill(inputs.attention_mask == 0, -100)
+    optimizer = torch.optim.Adam((p for p in adapted.parameters() if p.requires_grad), 0.1)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = adapted(**inputs, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+    silent = [
+        name
+        for name, p in adapted.named_parameters()
+        if p.requires_grad and (p.grad is None or not p.grad.any())
+    ]
+    assert not silent  # an adapter does something wherever it is
+    adapted.eval()
+    with torch.no_grad():
+        expected = adapted(**inputs).logits
+    greedy = write(adapted, **inputs, max_new_tokens=3).tolist()
+    adapted.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(load(folder), tmp_path / "adapter")
+    with torch.no_grad():
+        assert torch.allclose(again(**inputs).logits, expected, atol=1e-5)
+    merged = adapted.merge_and_unload()
+    with torch.no_grad():
+        assert torch.allclose(merged(**inputs).logits, expected, atol=1e-4)
+    assert write(merged, **inputs, max_new_tokens=3).tolist() == greedy
+
+
+def test_who_has_no_gpst_is_told_to_install_it(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gpst"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "gpst", None)
+    with pytest.raises(ImportError, match=r"this model needs the package gpst: pip install gpst"):
+        exec(REMOTE_CODE, {})
+
+
+@pytest.mark.slow
+def test_a_folder_loads_in_a_process_that_has_not_imported_gpst(folder, tmp_path):
+    code = (
+        "from transformers import AutoModelForCausalLM as A, AutoTokenizer as T; import sys;"
+        "model = A.from_pretrained(sys.argv[1], trust_remote_code=True);"
+        "print(type(model).__name__, len(T.from_pretrained(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(Path(__file__).parents[3]), "HF_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.split()[0] in ("GPSTForCausalLM", "GPT2LMHeadModel")
