@@ -66,8 +66,7 @@ def _end_after(data, last, i, end, classes, table):
         return after, False
     if space_length(data, behind, end, classes) == 0:  # Japanese writes narrow ! and ? as well
         return after, strong and data[behind] >= 0xE3 and begins(data, after, end, closed, classes)
-    if behind > after:  # abbreviations have no notes
-        closed = True
+    closed |= behind > after  # abbreviations have no notes
     if stop_ends(data, last, i, behind, dots, strong, closed, end, classes, table):
         return behind, True
     return after, False
@@ -126,7 +125,7 @@ def _cut_document(data, start, end, out, count, classes, table):
 @compiled
 def cut_documents(data, document_ends, out, sentences, classes, table):
     """Write the sentence ends of documents to ``out``, and to ``sentences`` (D,) their number."""
-    count = start = 0
+    count = start = np.int64(0)  # a literal has a type of its own: all would be compiled twice
     for d in range(len(document_ends)):
         count = _cut_document(data, start, document_ends[d], out, count, classes, table)
         start = document_ends[d]

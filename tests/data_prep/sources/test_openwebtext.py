@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tars import tar_of
 
 from data_prep.sources.archive import read_members
+from data_prep.sources.streams import BrokenStreamError
 
 PAGES = [f"Page {n}.\n\nA paragraph of page {n}.\n\nAnother one." for n in range(7)]
 
@@ -118,3 +119,13 @@ def test_tar_reader_equals_tarfile(names, sizes, kind):
     members = [(n.strip("/") or "x", bytes([65 + k]) * sizes[k]) for k, n in enumerate(names)]
     found = read_members(io.BytesIO(tar_of(members, kind)), 1 << 20)
     assert [(m.name, m.buffer[m.start : m.stop]) for m in found] == members
+
+
+def test_a_member_as_long_as_allowed_and_a_header_whose_sum_is_wrong():
+    archive = tar_of([("a.txt", b"x" * 600)])
+    (member,) = read_members(io.BytesIO(archive), 600)
+    assert member.stop - member.start == 600
+    (member,) = read_members(io.BytesIO(archive), 599)
+    assert member.stop == -1
+    with pytest.raises(BrokenStreamError, match="no tar header at 0"):
+        list(read_members(io.BytesIO(b"b" + archive[1:]), 600))
