@@ -257,6 +257,7 @@ class GPST:
             on_text: hears pieces of the first sample's text as they are drawn.
         """
         sentences = self.codec.sentences(prompt) if prompt.strip() else []
+        begin = [token for sentence in sentences for token in sentence.tokens]
         heard: list[int] = []
         told = 0
 
@@ -264,7 +265,7 @@ class GPST:
             nonlocal told
             if sample == 0 and on_text is not None:
                 heard.append(token)
-                text = self.codec.decode(heard)
+                text = self.codec.continuation(begin, heard)
                 if not text.endswith("\N{REPLACEMENT CHARACTER}"):
                     on_text(text[told:])
                     told = len(text)
@@ -281,14 +282,14 @@ class GPST:
             sync=sync,
             on_token=hear if on_text is not None else None,
         )
-        return [self._generated(one) for one in generations]
+        return [self._generated(begin, one) for one in generations]
 
-    def _generated(self, one: Generation) -> GeneratedText:
+    def _generated(self, begin: Sequence[int], one: Generation) -> GeneratedText:
         sentences = [
             ParsedSentence([self.codec.piece(token)[0] for token in tokens], tree)
             for tokens, tree in zip(one.sentences, one.trees, strict=True)
         ]
-        return GeneratedText(self.codec.decode(one.tokens), sentences, one.log_p)
+        return GeneratedText(self.codec.continuation(begin, one.tokens), sentences, one.log_p)
 
 
 def _word_surprisals(sentence: Sentence, bits: Iterator[float]) -> list[WordSurprisal]:

@@ -105,6 +105,10 @@ class Codec:
         """The text of tokens; special ones leave nothing."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
 
+    def continuation(self, before: Sequence[int], tokens: Sequence[int]) -> str:
+        """The text of tokens that follow others: with the space that parts two words."""
+        return self.decode([*before, *tokens])[len(self.decode(before)) :]
+
     def piece(self, token: int) -> tuple[str, str]:
         """What to show for a token, and what it adds to a text, its space included."""
         name = self.tokenizer.id_to_token(token) or str(token)

@@ -1,5 +1,7 @@
 """The text-level interface on an exported model."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
 from gpst.search.sampling import Sampling
 
+DEMO = Path(__file__).resolve().parents[2] / "launch" / "demo_model" / "gpst"
 SENTENCE = "The unbelievable cats weren't sleeping."
 
 
@@ -28,6 +31,16 @@ def test_words_of_a_sentence(tokenizer_folder):
         codec.sentence("   ")
     # A character of several tokens is still one word.
     assert codec.sentence("a 日本 b").words == ["a", "日本", "b"]
+
+
+@pytest.mark.parametrize("wordpiece", [True, False])
+def test_a_continuation_begins_with_its_space(tokenizer_folder, wordpiece):
+    codec = Codec.load(DEMO if wordpiece else tokenizer_folder)
+    text = "my friends, the world is new."
+    tokens = codec._encode(text).ids
+    for cut in range(len(tokens) + 1):
+        before, after = tokens[:cut], tokens[cut:]
+        assert codec.decode(before) + codec.continuation(before, after) == text
 
 
 def test_sentences_of_a_text_keep_its_tokens(tokenizer_folder):
