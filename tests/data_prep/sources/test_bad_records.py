@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from decoded import document_texts
 
@@ -12,8 +14,11 @@ from data_prep.build.build import build
 from data_prep.build.job import BuildArguments
 from data_prep.segment.optional import OptionalSegmenter
 from data_prep.segment.segmenters import get_segmenter
-from data_prep.sources import treebank
+from data_prep.sources import parquet, treebank
+from data_prep.sources.options import SourceOptions
+from data_prep.sources.registry import find_input, get_source
 from data_prep.sources.wikitext import detokenize
+from data_prep.text.batch import Recorder
 from data_prep.tokenizer.load import load_tokenizer
 
 TREES = [f"(S (NP (PRP w{n})) (VP (VBZ runs)))" for n in range(40)]
@@ -152,3 +157,18 @@ def test_json_lines_after_a_byte_order_mark(tmp_path, read):
     documents, recorder = read("jsonl", [tmp_path])
     assert documents == ["One.", "Two."]
     assert not recorder.quarantine
+
+
+def test_rows_of_parquet_have_their_numbers(tmp_path, monkeypatch):
+    """In batches and row groups that come later too, with nulls between."""
+    monkeypatch.setattr(parquet, "BATCH_BYTES", 64)
+    texts = [None if n % 5 == 3 else f"Text {n}. " * 3 for n in range(40)]
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=25, use_dictionary=False)
+    source, recorder = get_source("parquet"), Recorder()
+    parts = source.parts(find_input(source, [str(path)]), SourceOptions())
+    batches = [b for p in parts for b in source.read(p, SourceOptions(), recorder)]
+    assert len(batches) > 4
+    rows = [place for batch in batches for place in batch.places.tolist()]
+    assert rows == [n for n, text in enumerate(texts) if text]
+    assert [entry["offset"] for entry in recorder.quarantine] == [3, 8, 13, 18, 23, 28, 33, 38]
