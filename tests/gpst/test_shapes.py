@@ -33,11 +33,13 @@ from gpst.search.generate import generate
 from gpst.search.parse import search_text
 from gpst.search.sample_words import sample_words
 from gpst.search.sampling import Sampling
+from gpst.search.score import score_text
 contexts = make_contexts([[5, 2, 1], [4]])
 batch, model = ContextBatch.from_sentences(contexts), make_model()
 total_loss(model(batch).losses, batch.counts).backward()
-for options in ({}, {"sentence_beam": 2}, {"sync": False}):
+for options in ({}, {"sync": False}):
     search_text(model, contexts, beam=3, **options)
+score_text(model, contexts, beam=3, sentence_beam=2)
 options = {"max_new_tokens": 3, "beam": 3}
 generate(model, [[3, 4]], **options)
 generate(model, [[3, 4]], sampling=Sampling(), **options)

@@ -47,7 +47,7 @@ def test_contract(name, documents):
     raw, start = data.tobytes(), 0
     for end in ends.tolist():
         assert raw[start:end].strip(b" \t\n")
-        behind_wide_stop = raw[:end].decode().rstrip('"”)-')[-1:] in tuple("。！？!?")
+        behind_wide_stop = raw[:end].decode().rstrip('"”)-।؟')[-1:] in tuple("。！？!?")
         assert end in bounds or raw[end : end + 1] in (b" ", b"\t", b"\n") or behind_wide_stop
         start = end
 
