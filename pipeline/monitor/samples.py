@@ -224,6 +224,5 @@ def _continued_by_gpt2(
 
 
 def _piece(tokenizer: Tokenizer, number: int) -> str:
-    """A token as a word of a bracketing: without spaces, and brackets spelt out."""
-    text = "".join(tokenizer.decode([number], skip_special_tokens=False).split())
-    return text.replace("(", "-LRB-").replace(")", "-RRB-") or "_"
+    """A token as a word of a tree: without spaces, and not empty."""
+    return "".join(tokenizer.decode([number], skip_special_tokens=False).split()) or "_"
