@@ -73,11 +73,13 @@ def affine_of(layer: nn.Module) -> Affine:
         return Affine(layer.weight, layer.bias)  # type: ignore[arg-type]
     bias: Tensor = layer.bias  # type: ignore[assignment]
     axes = torch.eye(layer.in_features + 1, layer.in_features, dtype=bias.dtype, device=bias.device)  # type: ignore[operator]
-    images = layer(axes)
-    return Affine((images[:-1] - images[-1]).T, images[-1])
+    images = layer(_LONG * axes)
+    return Affine(((images[:-1] - images[-1]) / _LONG).T, images[-1])
 
 
 _PLAIN = (nn.Linear, Linear, PackedLinear)
+_LONG = 1024.0
+"""Length of the axes: in half precision a bias would round small weights away beside it."""
 
 
 class PairLayer(nn.Module):

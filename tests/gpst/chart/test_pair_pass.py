@@ -15,7 +15,7 @@ from gpst.chart.outside import outside, segment_softmax
 from gpst.chart.pair_pass import PairPass
 from gpst.chart.pairs import OutputGradients, Pairs
 from gpst.config import CompositionConfig
-from gpst.layers.composition import Composition, Decomposition, PairModel
+from gpst.layers.composition import Composition, Decomposition, PairModel, affine_of
 
 CONFIG = CompositionConfig(dim=6, num_heads=2, ffn_dim=8, num_layers=2, score_dim=4)
 
@@ -145,6 +145,18 @@ def test_what_a_layer_computes_is_what_the_chart_computes(kind, way):
     )
     for name, ours, gradient in zip(wanted, found, theirs, strict=True):
         torch.testing.assert_close(ours, gradient, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_are_not_rounded_beside_their_bias(dtype):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(32, 16).to(dtype)
+    torch.nn.init.constant_(layer.bias, 3.0)
+    layer.register_forward_hook(lambda *_: None)
+    weight, bias = affine_of(layer)
+    torch.testing.assert_close(bias, layer.bias, rtol=0, atol=0)
+    atol = 2 * 3.0 * torch.finfo(dtype).eps / 1024  # the bias's rounding beside the long axes
+    torch.testing.assert_close(weight, layer.weight, rtol=2 * torch.finfo(dtype).eps, atol=atol)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
