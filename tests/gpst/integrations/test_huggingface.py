@@ -158,7 +158,7 @@ def test_saved_in_pieces_and_loaded(model, tokenizer, inputs, tmp_path):
     assert len(list((tmp_path / "again").glob("*.safetensors"))) > 1
     back = load(tmp_path / "again")
     with torch.no_grad():
-        assert torch.equal(back(**inputs).logits, model(**inputs).logits)
+        torch.testing.assert_close(back(**inputs).logits, model(**inputs).logits)
     weights = open_model(tmp_path / "again").model().state_dict()
     if is_gpst(model):
         assert all(torch.equal(weights[k], v) for k, v in model.gpst.state_dict().items())
@@ -207,8 +207,8 @@ def test_the_forms_of_an_output(model, inputs):
         output = model(**inputs, labels=inputs.input_ids)
         loss, logits = model(**inputs, labels=inputs.input_ids, return_dict=False)[:2]
         bare = model(**inputs, return_dict=False)
-    assert torch.equal(loss, output.loss)
-    assert torch.equal(logits, output.logits)
+    torch.testing.assert_close(loss, output.loss)
+    torch.testing.assert_close(logits, output.logits)
     assert torch.allclose(bare[0], logits, atol=1e-5)
     if not is_gpst(model):
         assert model(**inputs, output_hidden_states=True).hidden_states is not None
@@ -228,12 +228,12 @@ def test_masks_and_ids_that_cannot_be_are_named(folder, inputs):
     ids, mask = inputs.input_ids, inputs.attention_mask
     with torch.no_grad():
         plain = model(ids, mask).logits
-        assert torch.equal(model(ids, mask.float()).logits, plain)
-        assert torch.equal(model(ids, mask.bool()).logits, plain)
+        torch.testing.assert_close(model(ids, mask.float()).logits, plain)
+        torch.testing.assert_close(model(ids, mask.bool()).logits, plain)
         right = model(ids[:2, -3:], torch.tensor([[1, 1, 1], [1, 1, 0]])).logits
         assert torch.allclose(right[1:, :2], model(ids[1:2, -3:-1]).logits, atol=1e-5)
         segments = torch.zeros_like(ids)
-        assert torch.equal(model(ids, mask, token_type_ids=segments).logits, plain)
+        torch.testing.assert_close(model(ids, mask, token_type_ids=segments).logits, plain)
     hole = mask.clone()
     hole[1, 2] = 0
     for given, message in (
@@ -274,7 +274,7 @@ def test_new_tokens_get_embeddings(model, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "more")
     back = load(tmp_path / "more")
     with torch.no_grad():
-        assert torch.equal(back(torch.tensor([[5, before + 2]])).logits, new)
+        torch.testing.assert_close(back(torch.tensor([[5, before + 2]])).logits, new)
     assert open_model(tmp_path / "more").model().config.vocab_size == before + 3
     assert write(back, inputs=ids, max_new_tokens=2).shape == (1, 5)
     back.resize_token_embeddings(before)
