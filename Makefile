@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 # empty: PyPI's, which brings CUDA on Linux.
 TORCH ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/$(TORCH)
-# Processes that run tests.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 4))')
+# Processes that run tests: one more than cores, as tests that start ranks wait for them.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready$(TORCH)
 # What requirements.lock holds of pyproject.toml: all but wandb.
 EXTRAS := fast segmenters mpi demo eval web tasks docs dev
@@ -48,10 +49,10 @@ miniature: $(READY)
 		OUTPUT="$(OUTPUT)" SETTINGS="$(SETTINGS)" bash launch/miniature.sh
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not cluster"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not gpu and not cluster"
 
 # Real ssh, Slurm and MPI between machines that are namespaces of this one: root, and Debian's packages, which
 # it names and does not install.

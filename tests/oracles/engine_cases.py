@@ -23,13 +23,13 @@ class Case(NamedTuple):
 
 FRESH = {
     "0": Case(0),
-    "1": Case(1),
     "2": Case(2),
     "3": Case(3, 2, (NOTHING_STAYS,)),
     "3-all": Case(3, 2, (NOTHING_STAYS, RECOMPUTE, OFFLOAD)),
     "3-gpt2": Case(3, 2, (NOTHING_STAYS, GPT2)),
 }
 SLOW_FRESH = {
+    "1": Case(1),
     "1-alone": Case(1, 1),
     "3-small": Case(3),  # small weights stay whole
     "3-alone": Case(3, 1, (NOTHING_STAYS,)),
@@ -45,10 +45,8 @@ SLOW_FRESH = {
     "2-gpt2": Case(2, 1, (GPT2, RECOMPUTE)),
     "3-gpt2-recompute": Case(3, 2, (NOTHING_STAYS, GPT2, RECOMPUTE)),
 }
-BF16 = {
-    f"bf16-{stage}": Case(stage, 2, ("engine.precision=bf16", NOTHING_STAYS)) for stage in (1, 3)
-}
-SLOW_BF16 = {"bf16-2": Case(2, 2, ("engine.precision=bf16",))}
+BF16 = {"bf16-3": Case(3, 2, ("engine.precision=bf16", NOTHING_STAYS))}
+SLOW_BF16 = {f"bf16-{stage}": Case(stage, 2, ("engine.precision=bf16",)) for stage in (1, 2)}
 FP16 = {
     f"fp16-{stage}": Case(stage, 2, ("engine.precision=fp16", NOTHING_STAYS)) for stage in (1, 2, 3)
 }

@@ -95,6 +95,7 @@ def test_fewer_steps_than_were_taken_are_refused(resolved):
         check_same_run(saved, resolved("train.num_steps=5"), "f", Path("c"))
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_resumed_run_says_what_has_changed(toy_config, tmp_path):
     starts = [

@@ -74,7 +74,7 @@ def check_kills(config, play, tmp_path, kills: int, num_steps: int, overrides: l
             assert "another rank died" in episode["err"][rank]
         # Nothing half-written ever has a checkpoint's name.
         assert "refused" not in "".join(episode["err"]) + "".join(last["err"])
-        assert episode["seconds"] < 30
+        assert episode["seconds"] < 120  # the survivor does not wait for its time limit
     for episode in (*seen[1:], last):
         assert "resumed from" in episode["err"][0] or "step 1/" in episode["err"][0]
     expected, found = last_state(tmp_path / "whole"), last_state(tmp_path / "run")

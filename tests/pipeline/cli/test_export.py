@@ -54,6 +54,7 @@ def tokenizer(toy_dataset, tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_every_stage_is_exported_in_little_memory(toy_config, tokenizer, tmp_path):
     big = [f"model.{change}" for change in BIG] + ["train.stop_at_step=1"]

@@ -215,7 +215,7 @@ def test_bf16_has_fp32_masters(name, runs, bf16_reference):
             assert metrics["loss"] == pytest.approx(loss, abs=1e-3 if step == 0 else 0.15)
             assert norm == pytest.approx(reference_norm, rel=1e-2 if step == 0 else 0.25)
     # Before rounding can part them, the stages agree.
-    first, expected = rank_0["steps"][0], runs("bf16-1")[0]["steps"][0]
+    first, expected = rank_0["steps"][0], runs("bf16-3")[0]["steps"][0]
     assert first[3]["loss"] == expected[3]["loss"]
     assert first[1] == pytest.approx(expected[1], rel=1e-6)
 
