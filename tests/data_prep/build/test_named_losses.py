@@ -70,7 +70,7 @@ def test_other_input_is_told_without_hashes(tmp_path, corpus, bpe_path, capsys):
 
 def test_the_docs_say_what_is_done_to_text():
     said = DOCS.read_text()
-    assert f"more than {MAX_DOCUMENT_BYTES >> 20} MiB becomes several" in said
+    assert f"more than {MAX_DOCUMENT_BYTES >> 20} MiB is split" in said
     for what in ("CR LF", "U+2028", "U+2029", "U+0085", "NUL", "byte order mark", "U+FFFD"):
         assert what in said, what
 
