@@ -9,6 +9,9 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/$(TORCH)
 # Processes that run tests: one more than cores, as tests that start ranks wait for them.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# What `make test-cluster` runs, on how many clusters.
+CLUSTER_TESTS ?= tests/cluster tests/pipeline/distributed/test_scale.py
+CLUSTERS ?= 4
 READY := $(VENV)/.ready$(TORCH)
 # What requirements.lock holds of pyproject.toml: all but wandb.
 EXTRAS := fast segmenters mpi demo eval web tasks docs dev
@@ -55,9 +58,9 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest $(PARALLEL) -m "not gpu and not cluster"
 
 # Real ssh, Slurm and MPI between machines that are namespaces of this one: root, and Debian's packages, which
-# it names and does not install.
+# it names and does not install. The tests wait more than they compute: a few clusters side by side.
 test-cluster: $(READY)
-	$(BIN)/python -m pytest -rs tests/cluster tests/pipeline/distributed/test_scale.py -m ""
+	$(BIN)/python -m pytest -rs -n $(CLUSTERS) --dist worksteal -o tmp_path_retention_policy=failed -m "" $(CLUSTER_TESTS)
 
 # A checkout of its own in .lowest, whose requirements.lock has every lower bound of pyproject.toml.
 test-lowest: $(READY)

@@ -1,10 +1,12 @@
-"""The cluster of these tests, and a run on it."""
+"""The cluster of these tests, and ranks on it."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 from machines import ROOT, Cluster, wait_for, why_not
 
 RANKS = ROOT / "tests" / "cluster" / "ranks.sh"
+LONG = "100000"
+"""Steps that nobody waits for."""
+SRUN = ("srun", "-N2", "-n2", "--kill-on-bad-exit=1")
+MPIRUN = (str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root")
+TORCHRUN = (
+    *("torchrun", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=1"),
+    *("--rdzv-backend=c10d", "--rdzv-endpoint=node1:29711"),
+)
+PYTHON = (sys.executable, "-u", RANKS)
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two machines with ssh and Slurm."""
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """Two machines with ssh and Slurm. Their logs stay if a test fails."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -29,6 +42,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield machines
     finally:
         machines.down()
+        if not request.session.testsfailed:
+            shutil.rmtree(machines.folder)
 
 
 class Told:
@@ -63,9 +78,7 @@ def told(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Told]:
     folder = cluster.folder / "runs" / request.node.name.replace("/", "-")
     folder.mkdir(parents=True)
     yield Told(folder)
-    cluster.run("node1", "scancel", "--user=root", "--signal=KILL")
-    for name in cluster.names:
-        cluster.run(name, "pkill", "-KILL", "-f", "deepspeed|torchrun|(ranks|pretrain).sh")
+    cluster.clear()
 
 
 @pytest.fixture
@@ -74,3 +87,18 @@ def hosts(cluster: Cluster) -> Path:
     path = cluster.folder / "hosts"
     path.write_text("".join(f"{name} slots=1\n" for name in cluster.names))
     return path
+
+
+@pytest.fixture
+def deepspeed(cluster: Cluster, told: Told, hosts: Path) -> Callable[..., subprocess.Popen[str]]:
+    """deepspeed(what follows in a shell) -> the process, with what docs/cluster.md says to set."""
+    variables = "\n".join(f"{n}={cluster.environment[n]}" for n in ("PATH", "DS_ACCELERATOR"))
+    (told.folder / ".deepspeed_env").write_text(f"{variables}\nOMP_NUM_THREADS=1\n")
+
+    def start(after: str = "", steps: object = LONG) -> subprocess.Popen[str]:
+        command = f"deepspeed --hostfile {hosts} {RANKS} {told.folder} {steps}{after}"
+        if not after:
+            command = f"exec {command}"
+        return cluster.start("node1", "bash", "-c", f"cd {told.folder} && {command}")
+
+    return start

@@ -121,10 +121,13 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def job_without_ranks(slurm, tmp_path):
-    """job_without_ranks(**variables) -> (exit code, stderr) of a job whose time is up."""
+    """job_without_ranks(signals, **variables) -> (exit code, stderr) of a job whose time is up.
+
+    signals: what the script gets before that.
+    """
     started = tmp_path / "started"
 
-    def run(**variables: str) -> tuple[int, str]:
+    def run(*before: int, **variables: str) -> tuple[int, str]:
         if "keep_srun" not in variables:
             (tmp_path / "bin" / "srun").write_text(SLEEPING_SRUN)
         environ = slurm[0] | variables | {"STARTED": str(started)}
@@ -134,6 +137,9 @@ def job_without_ranks(slurm, tmp_path):
         while not started.exists():
             assert job.poll() is None
             time.sleep(0.02)
+        for number in before:
+            job.send_signal(number)
+            time.sleep(0.5)  # bash answers signals that come together in the order of their numbers
         job.send_signal(signal.SIGUSR1)
         _, err = job.communicate(timeout=60)
         return job.returncode, err
@@ -145,6 +151,11 @@ def test_a_task_of_an_array_is_requeued_alone(job_without_ranks, slurm):
     task = {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"}
     assert job_without_ranks(**task) == (0, "")
     assert slurm[1].read_text() == "requeue 77_3\n"
+
+
+def test_a_script_told_to_end_does_not_let_srun_kill_the_ranks(job_without_ranks):
+    """scancel tells them as well; a SIGTERM to srun kills them while they save."""
+    assert job_without_ranks(signal.SIGTERM) == (0, "")
 
 
 def test_a_job_that_cannot_be_requeued_has_failed(job_without_ranks, tmp_path):
