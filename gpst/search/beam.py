@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gpst.layers.composition import plain_norm
 from gpst.model.gpst import GPSTModel
-from gpst.search.candidates import COMP, START, Candidates, Reading
+from gpst.search.candidates import COMP, START, Ahead, Candidates, Reading
 from gpst.search.history import History
+from gpst.search.nodes import Nodes
 from gpst.search.vocabulary import TokenScores, Vocabulary
 
 
@@ -50,109 +50,55 @@ class Beam:
         self._types = History(generator.type_layers, num_contexts, beam, weight)
         self._tokens = History(generator.token_layers, num_contexts, beam, weight)
         self._vocabulary = Vocabulary(model)
-        # The nodes, in the slots of the type layers' history.
-        self._vectors = weight.new_zeros(num_contexts, 1, model.config.composition.dim)
-        self._integers = torch.zeros(4, num_contexts, 1, dtype=torch.int64, device=device)
+        self._nodes = Nodes(model, num_contexts)
 
     @property
     def alive(self) -> Bool[Tensor, "C b"]:
         """Hypotheses that have a probability."""
         return self.log_p > -torch.inf
 
-    @property
-    def _start(self) -> Int64[Tensor, "C capacity"]:
-        return self._integers[0]
-
-    @property
-    def _below(self) -> Int64[Tensor, "C capacity"]:
-        """The node under this one on the stack."""
-        return self._integers[1]
-
-    @property
-    def _kind(self) -> Int64[Tensor, "C capacity"]:
-        """Token, COMP or START."""
-        return self._integers[2]
-
-    @property
-    def _last_word(self) -> Int64[Tensor, "C capacity"]:
-        """The last token of the node."""
-        return self._integers[3]
-
     def pending_start(self) -> Int64[Tensor, "C b"]:
         """First token of the constituent that the pending action puts on the stack."""
-        joined = self._start.gather(1, self._below.gather(1, self.top))
+        nodes = self._nodes
+        joined = nodes.start.gather(1, nodes.below.gather(1, self.top))
         return torch.where(self.pending == COMP, joined, (self.words - 1).clamp_min(0))
 
-    def read(self, active: Bool[Tensor, "C b"]) -> Reading:
-        """Lets the model read the pending nodes of the active hypotheses (at least one)."""
+    def read(self, active: Bool[Tensor, "C b"], ahead: Ahead | None = None) -> Reading:
+        """Lets the model read the pending nodes of the active hypotheses (at least one).
+
+        Args:
+            ahead: nodes after them are read, too, each as if COMP had been chosen.
+        """
         width = int(active.sum(1).max())
         rows = active.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :width]
         valid = active.gather(1, rows)
         # Dead hypotheses only fill the table; their counts must not point outside of any.
         words = self.words.gather(1, rows).masked_fill(~valid, 0)
-        pending = self.pending.gather(1, rows)
-        top = self.top.gather(1, rows)
-        node, vector, start, below, last = self._nodes(pending, words, top, valid)
+        pending, top = self.pending.gather(1, rows), self.top.gather(1, rows)
+        chains = self._nodes.chains(pending, top, words, valid)
+        if ahead is not None:
+            comp_limit, closed = (x.gather(1, rows) for x in (ahead.comp_limit, ahead.closed_start))
+            chains = self._nodes.longer(chains, comp_limit, closed, ahead.most)
+        levels = chains.exists.shape[1]
+        rows, words = rows.repeat(1, levels), words.repeat(1, levels)
+        valid, start = chains.exists.flatten(1), chains.integers[0].flatten(1)
+        inputs, vectors = self._nodes.inputs(chains)
         generator = self.model.generator
-        hidden, slots = self._types.step(generator.input_at(node, words[valid]), rows, valid)
-        self._store(slots, vector, valid, torch.stack((start, below, pending, last)))
-        self.top.scatter_(1, rows, torch.where(valid, slots, top))
-        log_p = self.log_p.gather(1, rows).masked_fill(~valid, -torch.inf)
+        at = generator.input_at(inputs, words[valid])
+        hidden, slots = self._types.step(at, rows, valid, levels)
+        self._nodes.store(slots, vectors, chains, self._types.capacity)
         logits = generator.type_logits(hidden)
         types = logits.new_zeros(*valid.shape, 2, dtype=torch.float64)
         types[valid] = F.log_softmax(logits, -1).to(torch.float64)
+        gen_log_p, comp_log_p = types.unbind(-1)
+        log_p = self.log_p.gather(1, rows)
+        if levels > 1:
+            each = comp_log_p.view(chains.exists.shape)
+            log_p = log_p + (each.cumsum(1) - each).flatten(1)
+        log_p = log_p.masked_fill(~valid, -torch.inf)
         return Reading(
-            rows, valid, log_p, words, start, hidden, types[..., 0], types[..., 1], slots
+            rows, valid, log_p, words, start, hidden, gen_log_p, comp_log_p, slots, levels
         )
-
-    def _nodes(
-        self, pending: Int64[Tensor, "C F"], words: Tensor, top: Tensor, valid: Bool[Tensor, "C F"]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Of pending nodes: generator inputs (R, H) and constituent vectors (R, D) of the valid
-        ones, starts, nodes below and last tokens (C, F)."""
-        model = self.model
-        is_comp = (pending == COMP) & valid
-        ups = is_comp[valid]
-        token = torch.where(pending >= 0, pending, model.config.bos_token_id)[valid]
-        node = model.embedding(token)
-        vector = node.new_empty(len(node), self._vectors.shape[2])
-        vector[~ups] = model.scaling.down(node[~ups])
-        start, below, last = (words - 1).clamp_min(0), top, pending
-        if bool(ups.any()):
-            left = self._below.gather(1, top)
-            vector[ups], node[ups] = self._compose(left, top, is_comp)
-            start = torch.where(is_comp, self._start.gather(1, left), start)
-            below = torch.where(is_comp, self._below.gather(1, left), below)
-            last = torch.where(is_comp, self._last_word.gather(1, top), last)
-            if model.config.last_word:
-                node[ups] += model.embedding(last[is_comp])
-        return node, vector, start, below, last
-
-    def _compose(
-        self, left: Int64[Tensor, "C F"], right: Int64[Tensor, "C F"], where: Bool[Tensor, "C F"]
-    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M H"]]:
-        """f_alpha of two nodes, as the inside pass gives it for a cell with one split."""
-        context = where.nonzero()[:, 0]
-        children = [self._vectors[context, child[where]] for child in (left, right)]
-        mixed = plain_norm(self.model.composition.compose(*children))
-        replaced = self.model.generator.comp_embedding
-        up = self.model.scaling.up(mixed)
-        return mixed, up if replaced is None else replaced.expand_as(up)
-
-    def _store(
-        self,
-        slots: Int64[Tensor, "C F"],
-        vector: Float[Tensor, "R D"],
-        valid: Bool[Tensor, "C F"],
-        integers: Int64[Tensor, "4 C F"],
-    ) -> None:
-        more = self._types.capacity - self._vectors.shape[1]
-        if more > 0:
-            self._vectors = F.pad(self._vectors, (0, 0, 0, more))
-            self._integers = F.pad(self._integers, (0, more))
-        context, slot = valid.nonzero()[:, 0], slots[valid]
-        self._vectors[context, slot] = vector
-        self._integers[:, context, slot] = integers[:, valid]
 
     def token_features(
         self, hidden: Float[Tensor, "M H"], rows: Int64[Tensor, "C F"], allowed: Bool[Tensor, "C F"]
@@ -185,18 +131,36 @@ class Beam:
         def chosen(values: Tensor) -> Tensor:
             return values.gather(1, choice)
 
-        parents = chosen(candidates.row)
-        self._types.select(parents, chosen(candidates.node_slot))
-        self._tokens.select(parents, chosen(candidates.token_slot))
-        self.top = self.top.gather(1, parents)
-        self.log_p = chosen(candidates.log_p)
-        self.pending = chosen(candidates.pending)
-        self.words = chosen(candidates.words)
+        self.take(
+            chosen(candidates.log_p),
+            chosen(candidates.row),
+            chosen(candidates.pending),
+            chosen(candidates.words),
+            chosen(candidates.node_slot).unsqueeze(2),
+            chosen(candidates.token_slot),
+        )
 
-    def keep_best(self, candidates: Candidates, beam: int) -> None:
-        """Keeps the `beam` most probable candidates, best first."""
-        size = min(beam, candidates.log_p.shape[1])
-        self.keep(candidates, candidates.log_p.topk(size, dim=1).indices)
+    def take(
+        self,
+        log_p: Float[Tensor, "C b"],
+        parents: Int64[Tensor, "C b"],
+        pending: Int64[Tensor, "C b"],
+        words: Int64[Tensor, "C b"],
+        node_slots: Int64[Tensor, "C b levels"],
+        token_slot: Int64[Tensor, "C b"],
+    ) -> None:
+        """The hypotheses become continuations of `parents`.
+
+        Args:
+            node_slots: of nodes that have been read, in order; -1 after the last one.
+            token_slot: of the token layers' state that wrote the pending token, or -1.
+        """
+        self._types.select(parents, node_slots)
+        self._tokens.select(parents, token_slot.unsqueeze(2))
+        # Slots grow with time, so that the largest is the last.
+        newest = node_slots.amax(2)
+        self.top = torch.where(newest >= 0, newest, self.top.gather(1, parents))
+        self.log_p, self.pending, self.words = log_p, pending, words
 
     def rescale(self, total: Float[Tensor, "C"]) -> None:
         """The hypotheses of a context share this log of a mass; minus infinity: as they were."""
@@ -217,7 +181,7 @@ class Beam:
             slots: of the token layers' state, -1 outside of `where`.
         """
         rows = torch.arange(where.shape[1], device=where.device).expand_as(slots)
-        self._tokens.select(rows, slots)
+        self._tokens.select(rows, slots.unsqueeze(2))
         self.pending = torch.where(where, tokens, self.pending)
         self.words = self.words + where
         self.log_p = log_p
@@ -237,9 +201,9 @@ class Beam:
 
     def select_contexts(self, contexts: Int64[Tensor, "new"]) -> None:
         """The contexts become those of these numbers."""
-        for name in ("log_p", "words", "pending", "top", "_vectors"):
+        for name in ("log_p", "words", "pending", "top"):
             setattr(self, name, getattr(self, name).index_select(0, contexts))
-        self._integers = self._integers.index_select(1, contexts)
+        self._nodes.select_contexts(contexts)
         self._types.select_contexts(contexts)
         self._tokens.select_contexts(contexts)
 
@@ -252,17 +216,13 @@ class Beam:
             old = self._types.compact(context)
             new = torch.zeros(size, dtype=torch.int64, device=old.device)
             new[old] = torch.arange(len(old), device=old.device)
-            vectors, integers = self._vectors[context], self._integers[:, context]
-            vectors[: len(old)] = vectors[old]
-            start, below, kind, last = integers[:, old]
-            # What lies below a node is in the same pasts.
-            integers[:, : len(old)] = torch.stack((start, new[below], kind, last))
+            self._nodes.compact(context, old, new)
             self.top[context] = new[self.top[context]]
 
     def actions(self, context: int, hypothesis: int) -> list[int]:
         """The actions of a hypothesis: tokens and COMP, the pending one included."""
         past = self._types.past[context, hypothesis, : self._types.sizes[context]]
-        kinds: np.ndarray = self._kind[context, : len(past)][past].cpu().numpy()
+        kinds: np.ndarray = self._nodes.kind[context, : len(past)][past].cpu().numpy()
         read = [int(kind) for kind in kinds if kind != START]
         pending = int(self.pending[context, hypothesis])
         return read if pending == START else [*read, pending]

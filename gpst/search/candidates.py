@@ -37,12 +37,25 @@ class Candidates:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """How far hypotheses are read as if they went on with COMP."""
+
+    comp_limit: Int64[Tensor, "C b"]
+    """COMP is possible where the constituent on top of the stack starts after this token."""
+    closed_start: Int64[Tensor, "C b"]
+    """A constituent that starts here or before completes the text: it is not read."""
+    most: int
+    """Nodes that are read at once, unless more are pending."""
+
+
+@dataclass(frozen=True)
 class Reading:
     """What the model says after it has read the pending nodes of some hypotheses."""
 
     rows: Int64[Tensor, "C F"]
+    """F = levels x hypotheses: first the pending nodes of all, then those one COMP further, ..."""
     valid: Bool[Tensor, "C F"]
-    """False for hypotheses that only fill the table."""
+    """False for hypotheses that only fill the table, or are not read so far ahead."""
     log_p: Float[Tensor, "C F"]
     """Of the hypotheses so far, float64, nats; minus infinity where not valid."""
     words: Int64[Tensor, "C F"]
@@ -54,6 +67,7 @@ class Reading:
     """log p(GEN), float64."""
     comp_log_p: Float[Tensor, "C F"]
     slots: Int64[Tensor, "C F"]
+    levels: int = 1
 
     def table(self, values: Shaped[Tensor, "M *rest"], where: Bool[Tensor, "C F"]) -> Tensor:
         """(C, F, *rest): values of the hypotheses `where`, in order; 0 elsewhere."""

@@ -109,14 +109,20 @@ class History:
         return self.past.shape[2]
 
     def step(
-        self, x: Float[Tensor, "R D"], rows: Int64[Tensor, "C F"], valid: Bool[Tensor, "C F"]
+        self,
+        x: Float[Tensor, "R D"],
+        rows: Int64[Tensor, "C F"],
+        valid: Bool[Tensor, "C F"],
+        levels: int = 1,
     ) -> tuple[Float[Tensor, "R D"], Int64[Tensor, "C F"]]:
-        """Outputs for one more input of each of the hypotheses `rows`, and the inputs' slots.
+        """Outputs for more inputs of the hypotheses `rows`, and the inputs' slots.
 
         An input is in nobody's past until `select`; the slot of one that is not valid is -1.
 
         Args:
-            x: of the R valid hypotheses, in order.
+            x: of the R valid inputs, in order.
+            levels: F counts levels times hypotheses: an input follows those of its hypothesis in
+                the levels before.
         """
         counts: list[int] = valid.sum(1).tolist()
         seen = [size + count for size, count in zip(self.sizes, counts, strict=True)]
@@ -125,24 +131,22 @@ class History:
         rank = (valid.cumsum(1) - 1)[context, column]
         slot = torch.tensor(self.sizes, device=x.device)[context] + rank
         visible = self.past[context, rows[context, column], : max(seen)]
-        visible.scatter_(1, slot.unsqueeze(1), True)
+        slots = torch.full_like(rows, -1)
+        slots[context, column] = slot
+        visible.scatter_(1, _path(slots, levels, context, column), True)
         mask = x.new_zeros(visible.shape).masked_fill_(visible.logical_not_(), -torch.inf)
         places = context * self.capacity + slot
         inputs = _Inputs(places, mask, counts, seen, context, rank)
         for block, cache in zip(self.blocks, self.caches, strict=True):
             x = block.step(x, lambda heads, block_cache=cache: inputs.attend(heads, block_cache))
         self.sizes = seen
-        slots = torch.full_like(rows, -1)
-        slots[context, column] = slot
         return x, slots
 
-    def select(self, parents: Int64[Tensor, "C b"], slots: Int64[Tensor, "C b"]) -> None:
-        """Hypothesis h becomes the former parents[h], with slots[h] (if not -1) in its past."""
+    def select(self, parents: Int64[Tensor, "C b"], slots: Int64[Tensor, "C b n"]) -> None:
+        """Hypothesis h becomes the former parents[h], with slots[h] (but -1) in its past."""
         size = max(self.sizes)
-        past = _take(self.past[:, :, :size], parents)
-        if size:
-            at = slots.clamp_min(0).unsqueeze(2)
-            past.scatter_(2, at, past.gather(2, at) | (slots >= 0).unsqueeze(2))
+        past = F.pad(_take(self.past[:, :, :size], parents), (0, 1))
+        past = past.scatter_(2, torch.where(slots < 0, size, slots), True)[:, :, :size]
         if past.shape[1] == self.past.shape[1]:
             self.past[:, :, :size] = past
         else:
@@ -186,6 +190,22 @@ class History:
         more = max(size, 2 * self.capacity) - self.capacity
         self.past = F.pad(self.past, (0, more))
         self.caches = [F.pad(cache, (0, 0, 0, 0, 0, 0, 0, more)) for cache in self.caches]
+
+
+def _path(
+    slots: Int64[Tensor, "C F"],
+    levels: int,
+    context: Int64[Tensor, "R"],
+    column: Int64[Tensor, "R"],
+) -> Int64[Tensor, "R levels"]:
+    """Slots of an input and of those before it on its hypothesis' way up."""
+    own = slots[context, column].unsqueeze(1)
+    if levels == 1:
+        return own
+    width = slots.shape[1] // levels
+    way = slots.view(-1, levels, width)[context, :, column % width]
+    before = torch.arange(levels, device=slots.device) < (column // width).unsqueeze(1)
+    return torch.where(before, way, own)
 
 
 def _take(table: Tensor, rows: Int64[Tensor, "C F"]) -> Tensor:

@@ -8,6 +8,7 @@ paper's surprisals come from here; probabilities of tokens from score.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +20,14 @@ from torch import Tensor
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
 from gpst.search.beam import Beam
-from gpst.search.candidates import COMP, Candidates, Reading
+from gpst.search.candidates import COMP, Ahead, Reading
 from gpst.search.constraints import Context, InsideWord, TextTables
+from gpst.search.next_tokens import NextTokens
+from gpst.search.pool import Expected, Kept, Pool
 from gpst.tree import Tree
+
+_ROWS_AHEAD = {"cpu": 128, "gpu": 2048}
+"""Read at once where hypotheses are read ahead."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ class _TextSearch:
         self.tables = TextTables.of(contexts, inside_word, model.config.max_context_tokens, device)
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
+        self._expected = Expected(len(contexts))
 
     def run(
         self, close: bool, on_prefix: Callable[[Prefix], None] | None = None
@@ -167,7 +174,8 @@ class _TextSearch:
             active &= (phase <= (lengths + 1 if close else lengths)).unsqueeze(1)
             if not bool(active.any()):
                 return prefixes[:, 1:]
-            self._expand(active)
+            self._expected.restart(over.cpu().numpy())
+            self._expand(active, self._ahead())
             self.beam.compact()
 
     def _prefix(self, context: int, num_tokens: int) -> Prefix:
@@ -180,7 +188,7 @@ class _TextSearch:
         """All hypotheses grow by one action at a time."""
         active = self._unfinished()
         while bool(active.any()):
-            self._expand(active)
+            self._expand(active, None)
             self.beam.compact()
             active = self._unfinished()
 
@@ -189,51 +197,56 @@ class _TextSearch:
         complete &= self.beam.pending_start() <= self.tables.closed_start.unsqueeze(1)
         return self.beam.alive & ~complete
 
-    def _expand(self, active: Bool[Tensor, "C b"]) -> None:
+    def _ahead(self) -> Ahead:
+        words, tables = self.beam.words, self.tables
+        closed = torch.where(
+            words == tables.lengths.unsqueeze(1), tables.closed_start.unsqueeze(1), -1
+        )
+        most = _ROWS_AHEAD["cpu" if words.device.type == "cpu" else "gpu"]
+        return Ahead(tables.comp_limit.gather(1, words), closed, most)
+
+    def _expand(self, active: Bool[Tensor, "C b"], ahead: Ahead | None) -> None:
         beam, tables = self.beam, self.tables
-        reading = beam.read(active)
-        comp = reading.start > tables.comp_limit.gather(1, reading.words)
-        known = Candidates.joined([beam.unread(active), reading.comp(comp & reading.valid)])
-        gen = reading.start <= tables.gen_limit.gather(1, reading.words)
-        gen &= reading.valid
-        # A score only falls: below the last one that is kept without GEN, GEN has no chance.
-        gen &= reading.log_p + reading.gen_log_p >= self._last_kept(known.log_p)
-        if bool(gen.any()):
-            known = Candidates.joined([known, self._gen(reading, gen, known.log_p)])
-        beam.keep_best(known, self.size)
+        unread = beam.log_p.masked_fill(active, -torch.inf)
+        reading = beam.read(active, ahead)
+        can_join = reading.valid & (reading.start > tables.comp_limit.gather(1, reading.words))
+        can_write = reading.valid & (reading.start <= tables.gen_limit.gather(1, reading.words))
+        comp = (reading.log_p + reading.comp_log_p).masked_fill(~can_join, -torch.inf)
+        gen = (reading.log_p + reading.gen_log_p).masked_fill(~can_write, -torch.inf)
+        shape = (len(comp), reading.levels, -1)
+        host = (x.view(shape).cpu().numpy() for x in (reading.valid, comp, gen))
+        guess = -math.log(beam.model.config.vocab_size)
+        expected = None if ahead is None else self._expected
+        pool = Pool(unread.cpu().numpy(), *host, guess=guess, size=self.size, expected=expected)
+        scores = NextTokens(beam, reading, tables.next_token.gather(1, reading.words))
+        kept, wanted = pool.keep()
+        while wanted.any():
+            scores.improve(pool, wanted)
+            kept, wanted = pool.keep()
+        self._take(reading, kept, scores)
 
-    def _last_kept(self, *log_p: Float[Tensor, "C _"]) -> Float[Tensor, "C 1"]:
-        """The least score that would be kept of these."""
-        return torch.cat(log_p, 1).topk(self.size, dim=1).values[:, -1:]
-
-    def _gen(
-        self,
-        reading: Reading,
-        allowed: Bool[Tensor, "C F"],
-        others: Float[Tensor, "C K"],
-    ) -> Candidates:
-        """Args: others: scores of the candidates that GEN competes with."""
-        hidden = reading.hidden[allowed[reading.valid]]
-        features, slots = self.beam.token_features(hidden, reading.rows, allowed)
-        tokens = self.tables.next_token.gather(1, reading.words)
-        scores = self.beam.token_scores(features, tokens[allowed])
-        before = (reading.log_p + reading.gen_log_p)[allowed]
-        log_p = torch.full_like(reading.log_p, -torch.inf)
-        place = allowed.flatten().nonzero().squeeze(1)
-
-        def score(wanted: Bool[Tensor, "C F"]) -> None:
-            rows = wanted[allowed].nonzero().squeeze(1)
-            exact = before[rows] + scores.exact(rows)
-            log_p.view(-1).index_copy_(0, place[rows], exact)
-
-        # First those that are kept if all are as good as their bounds say; then the others whose
-        # bound is above what is kept now: those left are surely dropped.
-        upper = torch.full_like(log_p, -torch.inf)
-        upper[allowed] = before + scores.upper
-        first = allowed & (upper >= self._last_kept(others, upper))
-        score(first)
-        score(allowed & ~first & (upper >= self._last_kept(others, log_p)))
-        return Candidates(log_p, reading.rows, tokens, reading.words + 1, reading.slots, slots)
+    def _take(self, reading: Reading, kept: Kept, scores: NextTokens) -> None:
+        device = reading.rows.device
+        level, column, wrote = (
+            torch.from_numpy(x).to(device) for x in (kept.level, kept.column, kept.wrote)
+        )
+        width = reading.rows.shape[1] // reading.levels
+        read = level >= 0
+        at = torch.where(read, level * width + column, 0)
+        parents = torch.where(read, reading.rows.gather(1, at), column)
+        way = torch.arange(reading.levels, device=device)
+        ways = (way * width + torch.where(read, column, 0).unsqueeze(2)).flatten(1)
+        node_slots = reading.slots.gather(1, ways).view(*at.shape, -1)
+        node_slots = node_slots.masked_fill(way > level.unsqueeze(2), -1)
+        pending = torch.where(read, COMP, self.beam.pending.gather(1, parents))
+        self.beam.take(
+            torch.from_numpy(kept.log_p).to(device),
+            parents,
+            torch.where(wrote, scores.tokens.gather(1, at), pending),
+            self.beam.words.gather(1, parents) + wrote,
+            node_slots,
+            torch.where(wrote, scores.slots.gather(1, at), -1),
+        )
 
     def results(
         self, contexts: Sequence[Context], prefixes: Tensor | None, num_best: int

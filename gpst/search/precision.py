@@ -34,7 +34,6 @@ def multiply_in(model: GPSTModel, dtype: str) -> GPSTModel:
     generator = model.generator
     for part in (generator.type_layers, generator.token_layers, generator.token_head):
         _pack(part, DTYPES[dtype])
-    _pack(model.composition.layers, None)
     keep_vocabulary(model, DTYPES[dtype])
     return model
 

@@ -73,12 +73,17 @@ def test_cached_logits_are_those_of_an_uncached_pass(tiny, monkeypatch, dtype, s
     model = tiny(3, spread).to(dtype)
     tokens = np.random.default_rng(2).integers(0, 6, 30).tolist()
     seen: list[tuple[tuple[int, ...], torch.Tensor, torch.Tensor]] = []
+    most: list[int] = []
     read, written = Beam.read, Beam.token_features
 
-    def reading(beam, active):
+    def reading(beam, active, ahead):
         before = [tuple(beam.actions(0, row)) for row in range(beam.log_p.shape[1])]
-        found = read(beam, active)
-        beam.read_now = [before[row] for row in found.rows[0][found.valid[0]].tolist()]
+        found = read(beam, active, ahead)
+        width = found.rows.shape[1] // found.levels
+        rows = enumerate(found.rows[0].tolist())
+        # A node that is read ahead follows its hypothesis and COMP for each level.
+        beam.read_now = [before[row] + (COMP,) * (at // width) for at, row in rows]
+        most.append(found.levels)
         beam.reading = found
         return found
 
@@ -94,6 +99,7 @@ def test_cached_logits_are_those_of_an_uncached_pass(tiny, monkeypatch, dtype, s
     monkeypatch.setattr(Beam, "token_features", features)
     search_text(model, [[tokens]], beam=4)
     assert len(seen) > 150
+    assert max(most) > 2
     for actions, types, logits in seen[::7]:
         expected_types, expected_logits = uncached(model, actions)
         assert torch.allclose(types.double(), expected_types.double(), atol=1e-5)
