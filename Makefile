@@ -60,7 +60,7 @@ test-slow: $(READY)
 # Real ssh, Slurm and MPI between machines that are namespaces of this one: root, and Debian's packages, which
 # it names and does not install. The tests wait more than they compute: a few clusters side by side.
 test-cluster: $(READY)
-	$(BIN)/python -m pytest -rs -n $(CLUSTERS) --dist worksteal -o tmp_path_retention_policy=failed -m "" $(CLUSTER_TESTS)
+	$(BIN)/python -m pytest -rs -n $(CLUSTERS) --maxschedchunk 1 -o tmp_path_retention_policy=failed -m "" $(CLUSTER_TESTS)
 
 # A checkout of its own in .lowest, whose requirements.lock has every lower bound of pyproject.toml.
 test-lowest: $(READY)

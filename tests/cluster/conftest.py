@@ -102,3 +102,12 @@ def deepspeed(cluster: Cluster, told: Told, hosts: Path) -> Callable[..., subpro
         return cluster.start("node1", "bash", "-c", f"cd {told.folder} && {command}")
 
     return start
+
+
+LONGEST_FIRST = ["test_cluster_silence.py", "test_cluster_runs.py", "test_cluster_meeting.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for time limits come first: the others run meanwhile."""
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))

@@ -39,15 +39,17 @@ def test_torchrun_on_each_machine(cluster, told):
     assert sorted(told.hosts) == ["node1", "node2"]
 
 
-def test_bash_with_hosts_passes_everything_on(cluster, told, hosts):
+def test_bash_with_hosts_passes_everything_on(cluster, told):
+    (told.folder / "hosts").write_text("node1 slots=2\nnode2 slots=2\n")
     words = ["a&b", "two words", "$HOME;`id`", "it's", 'a "quoted" word', "*"]
     own = {"OMP_NUM_THREADS": "3", "GPST_KERNELS": "torch", "NCCL_DEBUG": "a $b"}
-    command = ["bash", RANKS, "--hosts", hosts, told.folder, "3", "0", *words]
+    command = ["bash", RANKS, "--hosts", told.folder / "hosts", told.folder, "3", "0", *words]
     done = cluster.run("node1", *command, **own, HF_TOKEN="secret")
     assert done.returncode == 0, done.stdout
-    assert told.hosts == ["node1", "node2"]
-    for rank in (0, 1):
+    assert told.hosts == ["node1", "node1", "node2", "node2"]
+    for rank in range(4):
         about = told.rank(rank)
+        assert (about["ranks"], about["LOCAL_RANK"]) == (4, str(rank % 2))
         assert about["words"][-len(words) :] == words
         assert os.path.samefile(about["prefix"], sys.prefix)
         assert {name: about[name] for name in own} == own
