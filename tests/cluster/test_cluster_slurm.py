@@ -37,7 +37,7 @@ def test_a_gpu_for_each_task_and_cores_of_its_own(cluster, told):
 
 def test_mpirun_inside_a_job(cluster, told):
     """It takes the job's machines from Slurm."""
-    mpirun = (*MPIRUN, "-n", "2", "--map-by", "ppr:1:node", *PYTHON, told.folder)
+    mpirun = (*MPIRUN, "-n", "2", *PYTHON, told.folder)
     done = cluster.run("node1", "salloc", "-N2", "-n2", *mpirun)
     assert done.returncode == 0, done.stdout
     assert told.hosts == ["node1", "node2"]
