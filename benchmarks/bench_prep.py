@@ -110,7 +110,6 @@ def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[st
     import data_prep.build.build as whole
     from data_prep.build import encode, unit
     from data_prep.build.job import BuildArguments
-    from data_prep.sources.registry import get_source
 
     spent: Counter[str] = Counter()
 
@@ -124,17 +123,13 @@ def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[st
 
         return run
 
-    class TimedSource:
-        """The source with a clock in its read."""
+    read_parts = unit.read_parts
 
-        def __getattr__(self, name):
-            return getattr(get_source(source), name)
-
-        def read(self, *arguments):
-            batches = get_source(source).read(*arguments)
-            advance = timed("read", lambda: next(batches, None))
-            while (batch := advance()) is not None:
-                yield batch
+    def timed_read(*arguments):
+        batches = read_parts(*arguments)
+        advance = timed("read", lambda: next(batches, None))
+        while (batch := advance()) is not None:
+            yield batch
 
     make_encoder = unit._encoder.__wrapped__
 
@@ -157,7 +152,7 @@ def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[st
         for owner, name, step in steps:
             timed_step = timed(step, getattr(owner, name))
             patches.enter_context(patch.object(owner, name, timed_step))
-        patches.enter_context(patch.object(unit, "get_source", lambda _: TimedSource()))
+        patches.enter_context(patch.object(unit, "read_parts", timed_read))
         patches.enter_context(patch.object(unit, "_encoder", timed_encoder))
         shutil.rmtree(output, ignore_errors=True)
         start = time.process_time()

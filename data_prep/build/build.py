@@ -48,9 +48,8 @@ from data_prep.format.manifest import (
 )
 from data_prep.format.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
 from data_prep.segment.segmenters import get_segmenter, segmenter_record
-from data_prep.sources.base import InputFile, Unit, group_into_units
+from data_prep.sources.base import Unit, group_into_units
 from data_prep.sources.registry import find_input, get_source
-from data_prep.sources.streams import text_weight
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 
@@ -107,8 +106,8 @@ def build(
     ):
         loaded.save(job.tokenizer)
         (job.work / "units").mkdir(exist_ok=True)
-        _check_disk(output, files, dtype_for(loaded.vocab_size))
         units = group_into_units(source.parts(files, arguments.options), arguments.unit_bytes)
+        _check_disk(output, units, dtype_for(loaded.vocab_size))
         runner = options.runner or _local_runner(options.workers)
         if isinstance(runner, SerialRunner):
             share_loaded(job, loaded, engine)
@@ -190,10 +189,9 @@ def _readable_errors(output: Path) -> Iterator[None]:
         raise DataPrepError(f"{name}: {error.strerror or error}; nothing done is lost") from None
 
 
-def _check_disk(output: Path, files: Iterable[InputFile], tokens_dtype: str) -> None:
+def _check_disk(output: Path, units: Iterable[Unit], tokens_dtype: str) -> None:
     """Refuse a disk that is clearly too small: less than half of a low estimate is free."""
-    text = sum(text_weight(file.path, file.num_bytes) for file in files)
-    needed = text // 8 * (2 if tokens_dtype == "uint16" else 4)
+    needed = sum(unit.weight for unit in units) // 8 * (2 if tokens_dtype == "uint16" else 4)
     free = shutil.disk_usage(output).free
     if free < needed // 2:
         raise UsageError(

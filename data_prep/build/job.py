@@ -87,7 +87,7 @@ def identity(
     values.update(arguments.options.identity())
     listing, size = hashlib.sha256(), 0
     for file in files:
-        listing.update(os.fsencode(file.path) + f"\0{file.num_bytes}\n".encode())
+        listing.update(os.fsencode(f"{file.path}\0{file.num_bytes}\n"))
         size += file.num_bytes
     values["tokenizer"] = tokenizer_sha256
     values["input"] = f"{len(files)} files, {size} bytes, "

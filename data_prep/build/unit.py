@@ -27,8 +27,9 @@ from data_prep.files import write_atomically
 from data_prep.format.lock import lock_as_worker
 from data_prep.format.manifest import SPLITS
 from data_prep.segment.segmenters import get_segmenter
-from data_prep.sources.base import Part, Unit
+from data_prep.sources.base import Part, Source, Unit, read_parts
 from data_prep.sources.long_documents import cut_long_documents
+from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import get_source
 from data_prep.text.batch import RawBatch, Recorder, merge_small
 from data_prep.text.decode import clean_documents
@@ -100,9 +101,8 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         recorder.drop(*record)
     writer = _UnitWriter(job, unit.key, encoder.dtype)
     forced_before, failed_before = encoder.num_forced, _num_failed(encoder)
-    parts = unit.parts
     try:
-        for batch in merge_small(_batches(job, parts, recorder)):
+        for batch in merge_small(_batches(job, unit, recorder)):
             _run_batch(job, encoder, batch, recorder, writer)
         sizes = writer.close()
     except BaseException:
@@ -120,8 +120,8 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in recorder.quarantine]
         write_atomically(quarantine_file(job, unit.key), "".join(lines).encode(errors="replace"))
     write_atomically(done, json.dumps(record).encode())
-    for part in parts:
-        if part.origin:  # a piece of a stream, in a temporary file
+    if unit.piece is not None:
+        for part in unit.parts:  # temporary files
             Path(part.path).unlink(missing_ok=True)
     return record
 
@@ -130,17 +130,24 @@ def _num_failed(encoder: Encoder) -> int:
     return getattr(encoder.segmenter, "num_failed", 0)
 
 
-def _batches(job: Job, parts: Iterable[Part], recorder: Recorder) -> Iterator[RawBatch]:
-    """The documents of the parts, long ones cut, under the names of the input files."""
-    source = get_source(job.arguments.source)
+def _batches(job: Job, unit: Unit, recorder: Recorder) -> Iterator[RawBatch]:
+    """The documents of a unit, long ones cut, under the names of the input files."""
+    source, options = get_source(job.arguments.source), job.arguments.options
+    read = _read_piece if unit.piece is not None else read_parts
+    for batch in read(source, unit.parts, options, recorder):
+        yield from cut_long_documents(batch, recorder)
+
+
+def _read_piece(
+    source: Source, parts: Iterable[Part], options: SourceOptions, recorder: Recorder
+) -> Iterator[RawBatch]:
+    """The documents of temporary files, which are pieces of a stream."""
     for part in parts:
         if part.decoded:
             recorder.count(f"files_decoded/{part.decoded}")
-        renamed = recorder.renamed(part.path, part.origin, part.base) if part.origin else recorder
-        for batch in source.read(part, job.arguments.options, renamed):
-            if part.origin:
-                batch = replace(batch, file=part.origin, places=batch.places + part.base)
-            yield from cut_long_documents(batch, recorder)
+        renamed = recorder.renamed(part.path, part.origin, part.base)
+        for batch in source.read(part, options, renamed):
+            yield replace(batch, file=part.origin, places=batch.places + part.base)
 
 
 def _run_batch(

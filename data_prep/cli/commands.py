@@ -178,7 +178,7 @@ def _sample(
     options: Namespace, source: Source, source_options: SourceOptions, files: FileList
 ) -> Iterator[str]:
     """Clean documents of units spread evenly over the input, --sample-mib in all."""
-    from data_prep.sources.base import MIB, group_into_units
+    from data_prep.sources.base import MIB, group_into_units, read_parts
     from data_prep.text.batch import Recorder, merge_small
     from data_prep.text.decode import clean_documents
 
@@ -187,10 +187,10 @@ def _sample(
     units = group_into_units(source.parts(files, source_options), 4 * MIB)
     share = options.sample_mib * MIB / max(sum(unit.weight for unit in units), 1)
     step = max(1, round(1 / share))
-    for part in (part for unit in units[::step] for part in unit.parts):
+    for unit in units[::step]:
         # a large compressed file is not read to its end for a sample
-        left = part.weight * share + 4 * MIB if part.streamed else float("inf")
-        for batch in merge_small(source.read(part, source_options, Recorder())):
+        left = unit.weight * share + 4 * MIB if unit.streamed else float("inf")
+        for batch in merge_small(read_parts(source, unit.parts, source_options, Recorder())):
             if left <= 0:
                 break
             _, clean = clean_documents(batch, source_options.encoding, Recorder())

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import stat
-import zlib
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.errors import UsageError
-from data_prep.sources.base import InputFile
+from data_prep.sources.base import InputFile, pack, unpack
 
 PACK = 4096  # files that are compressed together
 END_BYTES = 4096  # at a file's start and end, which are hashed
@@ -101,12 +99,10 @@ class FileList(Collection[InputFile]):
             self.num_bytes += file.num_bytes
             self._identities.append(file.identity)
             if len(block) == PACK:
-                self._pack(block)
+                self._packed.append(pack(block))
                 block = []
-        self._pack(block)
-
-    def _pack(self, files: list[InputFile]) -> None:
-        self._packed.append(zlib.compress(pickle.dumps(files), 1))
+        if block:
+            self._packed.append(pack(block))
 
     def once(self) -> FileList:
         """Each file once, under the first of its paths."""
@@ -133,7 +129,7 @@ class FileList(Collection[InputFile]):
 
     def __iter__(self) -> Iterator[InputFile]:
         for packed in self._packed:
-            yield from pickle.loads(zlib.decompress(packed))
+            yield from unpack(InputFile, packed)
 
     def __len__(self) -> int:
         return self._length
@@ -161,8 +157,9 @@ def _below(
     path: str, suffixes: tuple[str, ...], walk: Walk, links: _Links, linked: bool = False
 ) -> Iterator[InputFile]:
     """linked: the folder was reached through a link."""
+    prefix = os.path.join(path, "")
     for name in _names(path):
-        below = os.path.join(path, name)
+        below = prefix + name
         if name.startswith("."):
             walk.hidden.add(below.removesuffix(os.sep))
         elif name.endswith(os.sep):
@@ -206,8 +203,10 @@ def facts_of(path: str, descriptor: int) -> InputFile:
     status = os.fstat(descriptor)
     ends = hashlib.blake2b(digest_size=8)
     if stat.S_ISREG(status.st_mode):
-        ends.update(os.pread(descriptor, END_BYTES, 0))
-        ends.update(os.pread(descriptor, END_BYTES, max(status.st_size - END_BYTES, 0)))
+        start = end = os.pread(descriptor, END_BYTES, 0)
+        if status.st_size > END_BYTES:
+            end = os.pread(descriptor, END_BYTES, status.st_size - END_BYTES)
+        ends.update(start + end)
     identity = (status.st_dev * _ODD + status.st_ino) & _WORD
     return InputFile(path, status.st_size, status.st_mtime_ns, ends.digest(), identity)
 

@@ -30,7 +30,7 @@ from data_prep.sources.streams import (
     decompressed,
     open_stream,
 )
-from data_prep.sources.text import read_whole
+from data_prep.sources.text import read_files
 from data_prep.text.batch import RawBatch, Recorder
 
 OUTER_MEMBER = (".xz", ".tar")
@@ -46,20 +46,30 @@ class OpenWebTextSource:
 
     def parts(self, files: Iterable[InputFile], options: SourceOptions) -> Iterable[Part]:
         """A part is an inner archive (by its place in an outer one), or files of a folder."""
-        for loose, group in groupby(files, key=lambda file: file.path.lower().endswith(".txt")):
-            for file in group:
-                if loose:
-                    yield Part(file.path, file.num_bytes)
-                else:
-                    yield from _archive_parts(file)
+        for file in files:
+            if _is_page(file.path):
+                yield Part(file.path, file.num_bytes)
+            else:
+                yield from _archive_parts(file)
+
+    def read_many(
+        self, parts: Iterable[Part], options: SourceOptions, recorder: Recorder
+    ) -> Iterator[RawBatch]:
+        """See ManyFilesSource.read_many."""
+        for loose, group in groupby(parts, key=lambda part: _is_page(part.path)):
+            if loose:
+                yield from read_files(group, options, recorder)
+            else:
+                for part in group:
+                    yield from self.read(part, options, recorder)
 
     def read(self, part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
         """See Source.read."""
         if part.dropped is not None:
             recorder.drop(*part.dropped)
             return
-        if part.path.lower().endswith(".txt"):
-            yield from read_whole(part, options, recorder)
+        if _is_page(part.path):
+            yield from read_files((part,), options, recorder)
             return
         if part.streamed:
             yield from _read_outer(part, recorder)
@@ -127,6 +137,10 @@ def _archive_parts(file: InputFile) -> Iterator[Part]:
         yield from _inner_parts(file.path)
     else:
         yield Part(file.path, file.num_bytes * RATIO[".xz"], streamed=True)
+
+
+def _is_page(path: str) -> bool:
+    return path.lower().endswith(".txt")
 
 
 def _is_archive(member: Member) -> bool:

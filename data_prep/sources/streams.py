@@ -67,8 +67,7 @@ def compression_of(path: str) -> str | None:
 
 def text_weight(path: str, num_bytes: int) -> int:
     """About how many bytes of text a file holds, by its name."""
-    name = path.lower()
-    return num_bytes * next((r for suffix, r in RATIO.items() if name.endswith(suffix)), 1)
+    return num_bytes * RATIO.get("." + path.rpartition(".")[2].lower(), 1)
 
 
 def open_stream(path: str) -> ByteStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -20,10 +21,10 @@ from data_prep.sources.streams import (
     ByteStream,
     text_weight,
 )
-from data_prep.text.batch import RawBatch, Recorder
+from data_prep.text.batch import MERGED_BYTES, RawBatch, Recorder
 from data_prep.text.encodings import BINARY_HEADS
 
-SMALL_FILE = 1 << 16  # bytes; smaller files are read in one go, and looked at in batches
+SMALL_FILE = 1 << 16  # bytes; smaller files are read in one go, many together
 _OTHER_HEADS = (*COMPRESSED_HEADS, *BINARY_HEADS)  # of files that are more than their bytes
 LONGEST_LINE = 4 << 20  # a longer one is not kept together where its file is damaged
 
@@ -54,24 +55,67 @@ class TextSource:
         if options.split_blank_lines:
             yield from read_records(part, BLANK_LINE_ENDS, documents, options, recorder)
         else:
-            yield from read_whole(part, options, recorder)
+            yield from read_files((part,), options, recorder)
+
+    def read_many(
+        self, parts: Iterable[Part], options: SourceOptions, recorder: Recorder
+    ) -> Iterator[RawBatch]:
+        """See ManyFilesSource.read_many."""
+        if options.split_blank_lines:
+            for part in parts:
+                yield from self.read(part, options, recorder)
+        else:
+            yield from read_files(parts, options, recorder)
 
     def pieces(self, part: Part, options: SourceOptions) -> Iterator[Piece]:
         """See Source.pieces."""
         return stream_pieces(part.path, BLANK_LINE_ENDS, options)
 
 
-def read_whole(part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
+def read_files(
+    parts: Iterable[Part], options: SourceOptions, recorder: Recorder
+) -> Iterator[RawBatch]:
+    """Files, each as a document; small ones come many in a batch."""
+    documents: list[bytes] = []
+    paths: list[str] = []
+    size = 0
+    for part in parts:
+        data = _read_small(part)
+        if data is not None:
+            documents.append(data)
+            paths.append(part.path)
+            size += len(data)
+        if documents and (data is None or size > MERGED_BYTES):
+            yield _of_files(documents, paths)
+            documents, paths, size = [], [], 0
+        if data is None:
+            yield from _read_whole(part, options, recorder)
+    if documents:
+        yield _of_files(documents, paths)
+
+
+def _of_files(documents: list[bytes], paths: list[str]) -> RawBatch:
+    return RawBatch.join(documents, paths[0], [0] * len(paths), paths, whole_files=True)
+
+
+def _read_small(part: Part) -> bytes | None:
+    """The bytes of a small file that is no more than its bytes; fast, there may be millions."""
+    if not 0 < part.weight < SMALL_FILE:
+        return None
+    descriptor = os.open(part.path, os.O_RDONLY)
+    try:
+        data = os.read(descriptor, SMALL_FILE)
+    finally:
+        os.close(descriptor)
+    # another size: compressed, changed meanwhile, or read in part
+    return data if len(data) == part.weight and not data.startswith(_OTHER_HEADS) else None
+
+
+def _read_whole(part: Part, options: SourceOptions, recorder: Recorder) -> Iterator[RawBatch]:
     """A file as one document; one that is too long is cut into several.
 
     What is damaged ends at its last whole line.
     """
-    with open(part.path, "rb", buffering=0) as file:
-        data = file.read(SMALL_FILE)
-    is_small = 0 < len(data) < SMALL_FILE
-    if is_small and not data.startswith(_OTHER_HEADS):
-        yield RawBatch.of_file(data, part.path)
-        return
     stream = open_text(part, options, recorder)
     if stream is None:
         return

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-
-_ZERO = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -34,19 +32,19 @@ class RawBatch:
         return self.files[number] if self.files else self.file, int(self.places[number])
 
     @classmethod
-    def of_file(cls, data: bytes, file: str) -> RawBatch:
-        """One file as one document; made fast, since a corpus may be millions of small files."""
-        end = np.array([len(data)], np.int64)
-        return cls(np.frombuffer(data, np.uint8), _ZERO, end, file, _ZERO, whole_files=True)
-
-    @classmethod
-    def join(cls, documents: Iterable[bytes], file: str, places: Iterable[int]) -> RawBatch:
+    def join(
+        cls,
+        documents: Sequence[bytes],
+        file: str,
+        places: Iterable[int],
+        files: Iterable[str] = (),
+        whole_files: bool = False,
+    ) -> RawBatch:
         """A batch of separate byte strings."""
-        documents = list(documents)
         ends = np.cumsum([len(d) for d in documents], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
-        data = np.frombuffer(b"".join(documents), np.uint8)
-        return cls(data, starts, ends, file, np.fromiter(places, np.int64))
+        data, places = np.frombuffer(b"".join(documents), np.uint8), np.fromiter(places, np.int64)
+        return cls(data, starts, ends, file, places, tuple(files), whole_files)
 
 
 SMALL_BYTES = 1 << 16  # smaller batches are merged

@@ -62,6 +62,5 @@ def _decode_files(
         if data is None:
             data = raw.data[raw.starts[number] : raw.ends[number]].tobytes()
         documents.append(data)
-    joined = RawBatch.join(documents, raw.file, raw.places[remaining].tolist())
-    files = tuple(raw.files[number] for number in remaining) if raw.files else ()
-    return RawBatch(joined.data, joined.starts, joined.ends, raw.file, joined.places, files)
+    files = [raw.files[number] for number in remaining] if raw.files else ()
+    return RawBatch.join(documents, raw.file, raw.places[remaining].tolist(), files)

@@ -12,6 +12,7 @@ import os
 import unicodedata
 from functools import lru_cache
 from importlib import metadata
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -70,7 +71,8 @@ def get_engine(name: str, loaded: LoadedTokenizer) -> Engine:
     assert fast is not None
     try:
         engine = fast(loaded)
-        problem = None if agrees(engine, reference) else "gives other ids than tokenizers"
+        same = _agrees_once(engine, reference, loaded)
+        problem = None if same else "gives other ids than tokenizers"
     except ImportError:
         engine, problem = reference, f"is not installed; pip install {fast.name}"
     except Exception as error:  # a Rust panic or an unknown model: the reference can do it
@@ -78,6 +80,18 @@ def get_engine(name: str, loaded: LoadedTokenizer) -> Engine:
     if problem and name != "auto":
         raise UsageError(f"engine {name}, tokenizer {loaded.name}: {problem}; or: --engine auto")
     return reference if problem else engine
+
+
+_agreed: set[tuple[type, str]] = set()
+"""Engines and the sha256 of the tokenizers for which they agreed with the reference before."""
+
+
+def _agrees_once(engine: Engine, reference: Engine, loaded: LoadedTokenizer) -> bool:
+    """``agrees``, compared once in a process: it takes a quarter of a second."""
+    key = type(engine), loaded.sha256
+    if key not in _agreed and agrees(engine, reference):
+        _agreed.add(key)
+    return key in _agreed
 
 
 def agrees(engine: Engine, reference: Engine) -> bool:
@@ -172,7 +186,7 @@ class GigatokenEngine:
             else:
                 ids.append(self._encoder.encode(bytes(view[start:end])))
             start = end
-        counts = np.fromiter((len(piece) for piece in ids[1:]), np.int64, len(ends))
+        counts = np.fromiter(map(len, ids[1:]), np.int64, len(ends))
         return np.concatenate(ids, dtype=np.uint32), np.cumsum(counts)
 
     def _by_reference(self, piece: np.ndarray) -> np.ndarray:
@@ -290,5 +304,5 @@ def _without_specials(json_text: str) -> str:
 def _flatten(ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     ends = np.cumsum([len(piece) for piece in ids], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    flat = np.fromiter((token for piece in ids for token in piece), np.uint32, total)
+    flat = np.fromiter(chain.from_iterable(ids), np.uint32, total)
     return flat, ends

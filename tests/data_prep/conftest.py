@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from data_prep.__main__ import main
+from data_prep.sources.base import read_parts
 from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import find_input, get_source
 from data_prep.text.batch import Recorder
@@ -157,13 +158,11 @@ def read() -> Callable[..., tuple[list[str], Recorder]]:
         values = SourceOptions(**options)
         files = find_input(source, [str(path) for path in inputs])
         documents = []
-        for part in source.parts(files, values):
-            for raw in source.read(part, values, recorder):
-                batch, _ = clean_documents(raw, values.encoding, recorder)
-                assert len(batch.places) == len(batch.starts) == len(batch.ends)
-                for start, end in zip(batch.starts.tolist(), batch.ends.tolist(), strict=True):
-                    text = batch.data[start:end].tobytes().decode("utf-8", "replace")
-                    documents.append(text)
+        for raw in read_parts(source, source.parts(files, values), values, recorder):
+            batch, _ = clean_documents(raw, values.encoding, recorder)
+            assert len(batch.places) == len(batch.starts) == len(batch.ends)
+            for start, end in zip(batch.starts.tolist(), batch.ends.tolist(), strict=True):
+                documents.append(batch.data[start:end].tobytes().decode("utf-8", "replace"))
         return documents, recorder
 
     return read_all

@@ -27,7 +27,7 @@ REST = {
     "garbage": b"garbage",
     "start of a header": SECOND[:3],
     "end missing": SECOND[:-1],
-    "three zeros": b"\0\0\0",
+    "two zeros": b"\0\0",
     "five zeros": b"\0" * 5 + SECOND,
 }
 

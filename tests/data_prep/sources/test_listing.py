@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import UsageError
-from data_prep.sources.base import InputFile
+from data_prep.sources.base import InputFile, read_parts
 from data_prep.sources.listing import FileList
-from data_prep.sources.registry import find_files
+from data_prep.sources.options import SourceOptions
+from data_prep.sources.registry import find_files, get_source
+from data_prep.text.batch import Recorder
 
 NAMES = st.text("ab-./ é", min_size=1, max_size=6).map(lambda name: name.strip("/."))
 NAMES = NAMES.filter(lambda name: "/." not in name)  # hidden
@@ -39,15 +42,41 @@ def test_files_are_sorted_by_path(tmp_path_factory, names):
     assert sorted(real) == sorted(map(os.path.realpath, expected))
 
 
-def test_a_long_list_is_kept_small(monkeypatch):
+@pytest.mark.parametrize("count", [0, 99, 100, 1200, 1234])
+def test_a_long_list_is_kept_small(monkeypatch, count):
     monkeypatch.setattr("data_prep.sources.listing.PACK", 100)
-    files = [InputFile(f"/corpus/urlsf_subset{n % 7}/{n:07d}.txt", n) for n in range(1234)]
+    files = [InputFile(f"/corpus/urlsf_subset{n % 7}/{n:07d}.txt", n) for n in range(count)]
     listed = FileList(iter(files))
     assert list(listed) == list(listed) == files
-    assert (len(listed), listed.num_bytes) == (1234, sum(range(1234)))
-    assert files[1000] in listed
+    assert (len(listed), listed.num_bytes) == (count, sum(range(count)))
+    assert all(file in listed for file in files[:5])
     assert InputFile("/corpus/none", 5) not in listed
-    assert sum(map(len, listed._packed)) < 40 * len(files)
+    assert sum(map(len, listed._packed)) <= 40 * len(files)
+
+
+@pytest.mark.parametrize("source", ["text", "openwebtext"])
+def test_small_files_are_read_together(tmp_path, source):
+    """In their order, beside large, compressed and empty ones, and one that has grown since."""
+    texts = [f"Text {n}." * (n + 1) for n in range(40)]
+    texts[20] *= 2000
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number:02d}.txt").write_text(text)
+    (tmp_path / "05.txt").write_bytes(gzip.compress(texts[5].encode()))
+    (tmp_path / "07.txt").write_bytes(b"")
+    options, recorder = SourceOptions(), Recorder()
+    parts = list(get_source(source).parts(find_files([str(tmp_path)], (".txt",)), options))
+    (tmp_path / "30.txt").write_text(texts[30] + " More.")
+    texts[30] += " More."
+    batches = list(read_parts(get_source(source), parts, options, recorder))
+    found = [
+        (*batch.where(number), batch.data[start:end].tobytes().decode())
+        for batch in batches
+        for number, (start, end) in enumerate(zip(batch.starts, batch.ends, strict=True))
+    ]
+    expected = [(str(tmp_path / f"{n:02d}.txt"), 0, text) for n, text in enumerate(texts)]
+    assert found == expected[:7] + expected[8:]
+    assert [len(batch.starts) for batch in batches] == [5, 1, 1, 12, 1, 9, 1, 9]
+    assert recorder.counters == {"dropped/empty_file": 1}
 
 
 def paths(*inputs, suffixes=(".txt",)):

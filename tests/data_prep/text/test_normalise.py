@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +25,7 @@ def reference(raw: bytes) -> bytes:
     return kept.strip(" \t\n").encode()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), max_size=5))
 def test_cleaning_equals_the_reference(documents):
     clean = normalise(RawBatch.join(documents, "file", range(len(documents))))
@@ -36,18 +35,18 @@ def test_cleaning_equals_the_reference(documents):
         start = end
 
 
-@pytest.mark.parametrize(
-    ("raw", "bad"),
-    [
-        (b"plain", 0),
-        (b"\xff\xff", 2),
-        (b"\xe2\x80", 1),
-        ("é日😀".encode(), 0),
-        (b"\xed\xa0\x80", 3),
-    ],
-)
-def test_bad_sequences_are_counted(raw, bad):
-    assert normalise(RawBatch.join([raw], "file", [0])).num_bad.tolist() == [bad]
+def test_all_pairs_of_first_bytes_are_decoded_as_python_does():
+    """And the bad sequences among them are counted."""
+    firsts = [bytes([one, two]) for one in range(0x80, 256) for two in range(256)]
+    documents = [first + rest for first in firsts for rest in (b"\x80\xbf", b"a")]
+    clean = normalise(RawBatch.join(documents, "file", range(len(documents))))
+    raw, start = clean.data.tobytes(), 0
+    for document, end, bad in zip(
+        documents, clean.ends.tolist(), clean.num_bad.tolist(), strict=True
+    ):
+        assert raw[start:end] == reference(document)
+        assert bad == document.decode("utf-8", "replace").count("\ufffd")
+        start = end
 
 
 def test_control_characters_are_counted():

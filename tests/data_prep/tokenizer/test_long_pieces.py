@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from data_prep.build.encode import Encoder
 from data_prep.segment.segmenters import get_segmenter
-from data_prep.tokenizer import pieces
+from data_prep.tokenizer import engines, pieces
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import load_tokenizer
 
@@ -150,7 +150,11 @@ def test_the_check_of_an_engine_has_long_pieces(kind, engine, request):
         encode = cls.encode
         patch.setattr(cls, "encode", lambda self, data, ends: seen.append(
             np.diff(ends, prepend=0).max()) or encode(self, data, ends))  # fmt: skip
+        patch.setattr(engines, "_agreed", set())
         get_engine(engine, loaded)
+        assert seen
+        get_engine(engine, loaded)  # of a tokenizer that was compared before
+    assert len(seen) == 1
     assert max(seen) == cls.LONGEST
 
 
