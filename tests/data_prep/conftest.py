@@ -61,10 +61,15 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run ``python -m data_prep`` in this process: (exit code, standard output, error)."""
+    """Run ``python -m data_prep`` in this process: (exit code, standard output, error).
+
+    Also its builds, unless they ask for workers: a process takes seconds to start.
+    """
 
     def run_main(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
+        if arguments[0] == "build" and "--workers" not in arguments:
+            arguments = (*arguments, "--workers", 1)
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as error:  # argparse

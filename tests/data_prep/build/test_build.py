@@ -58,13 +58,6 @@ def test_all_sources_give_the_same_tokens(tmp_path, corpus, bpe_path):
     assert one.manifest.fingerprint == two.manifest.fingerprint
 
 
-def test_workers_change_nothing(tmp_path, corpus, bpe_path, same_files):
-    for workers in (1, 3):
-        options = BuildOptions(workers=workers)
-        build([str(corpus)], bpe_path, tmp_path / str(workers), ARGUMENTS, options)
-    assert same_files(tmp_path / "1", tmp_path / "3")
-
-
 def test_units_change_only_the_arguments(tmp_path, corpus, bpe_path):
     one = build([str(corpus)], bpe_path, tmp_path / "a", ARGUMENTS)
     two = build([str(corpus)], bpe_path, tmp_path / "b", replace(ARGUMENTS, unit_bytes=1 << 20))
@@ -128,9 +121,8 @@ def larger_corpus(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # test_streams.py: SIGTERM
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_terminate_and_resume(tmp_path, larger_corpus, bpe_path, build_command, same_files, how):
     def command(output, workers):
         more = ("--validation-fraction", "0.1", "--unit-mib", "0.01")
@@ -212,7 +204,8 @@ def test_wide_vocabularies_take_uint32(tmp_path, corpus, bpe_path):
         values["model"]["vocab"][f"<never-{number}>"] = number
     (tmp_path / "wide").mkdir()
     (tmp_path / "wide" / "tokenizer.json").write_text(json.dumps(values))
-    wide = build([str(corpus)], tmp_path / "wide", tmp_path / "out", ARGUMENTS)
+    reference = BuildOptions(engine="tokenizers")
+    wide = build([str(corpus)], tmp_path / "wide", tmp_path / "out", ARGUMENTS, reference)
     narrow = build([str(corpus)], bpe_path, tmp_path / "narrow", ARGUMENTS)
     assert wide.shards("train")[0].tokens.dtype == np.uint32
     assert narrow.shards("train")[0].tokens.dtype == np.uint16

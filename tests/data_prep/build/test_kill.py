@@ -77,12 +77,20 @@ def run_with_kills(start_build, workers_of):
 
 
 def test_killed_parent_and_worker(
-    command, run_with_kills, text, bpe_path, undisturbed, tmp_path, same_files
+    command, start_build, workers_of, text, bpe_path, undisturbed, tmp_path, same_files
 ):
-    """The short form: a worker, then the parent; with two workers."""
+    """The short form: of two workers one, whose place another takes, then the parent."""
     output = tmp_path / "out"
-    arguments = command(text, bpe_path, output, 2)
-    run_with_kills(arguments, output, ["worker", "parent"], random.Random(1))
+    process = start_build(command(text, bpe_path, output, 2), output)
+    done = output / ".work" / "units"
+    with suppress(IndexError, psutil.NoSuchProcess):  # it has finished
+        workers_of(process)[0].kill()
+    begun = len(list(done.glob("*.done")))
+    while process.poll() is None and len(list(done.glob("*.done"))) < begun + 4:
+        time.sleep(0.002)  # the other one and the unit in hand are no four
+    process.kill()
+    assert process.wait() in (0, -signal.SIGKILL)
+    assert main(command(text, bpe_path, output, 1)[3:]) == 0
     assert same_files(output, undisturbed)
 
 

@@ -18,18 +18,14 @@ from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
 DOCS = Path(__file__).parents[3] / "docs" / "shard_format.md"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_duplicates_are_named(tmp_path, bpe_path, workers):
+def test_duplicates_are_named(tmp_path, bpe_path):
     """With file and offset, in every unit and split; the first of each stays."""
     texts = [f"Text {n % 7}. It ends." for n in range(21)]
     for name, part in (("a", texts[:10]), ("b", texts[10:])):
         lines = "".join(json.dumps({"text": text}) + "\n" for text in part)
         (tmp_path / f"{name}.jsonl").write_text(lines)
     arguments = BuildArguments("jsonl", deduplicate=True, validation_fraction=0.5, unit_bytes=200)
-    dataset = build(
-        [str(tmp_path / "*.jsonl")], bpe_path, tmp_path / "out", arguments,
-        BuildOptions(workers=workers),
-    )  # fmt: skip
+    dataset = build([str(tmp_path / "*.jsonl")], bpe_path, tmp_path / "out", arguments)
     entries = [json.loads(x) for x in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
     size = len(json.dumps({"text": texts[0]})) + 1
     expected = [("a", n * size) for n in range(7, 10)] + [("b", n * size) for n in range(11)]

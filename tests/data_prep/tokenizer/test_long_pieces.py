@@ -73,7 +73,7 @@ def encoder_of(path, engine):
      ("wordpiece_path", "tokenizers"), ("other_path", "tokenizers")],
 )  # fmt: skip
 @settings(
-    deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     parts=st.lists(
@@ -113,29 +113,30 @@ def check_shapes(path, engine, parts, between):
 
 PINNED = """
 import os, sys
-os.sched_setaffinity(0, {int(cpu) for cpu in sys.argv[2].split(",")})
+os.sched_setaffinity(0, {int(cpu) for cpu in sys.argv[1].split(",")})
 import hashlib, numpy as np
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import load_tokenizer
-loaded = load_tokenizer(sys.argv[1])
-engine = get_engine("auto", loaded)
 text = (b"https://www.example.com/books/download\\n" * 1750 + b"x" * 70_000) * 2
-ids, _ = engine.encode(np.frombuffer(text, np.uint8), np.array([70_000, len(text)]))
-print(engine.name, len(ids), hashlib.sha256(ids.tobytes()).hexdigest())
+for path in sys.argv[2:]:
+    engine = get_engine("auto", load_tokenizer(path))
+    ids, _ = engine.encode(np.frombuffer(text, np.uint8), np.array([70_000, len(text)]))
+    print(engine.name, len(ids), hashlib.sha256(ids.tobytes()).hexdigest())
 """
 
 
-@pytest.mark.parametrize("kind", ["bpe_path", "wordpiece_path"])
-def test_ids_do_not_depend_on_the_cpus(kind, request):
-    path = request.getfixturevalue(kind)
+def test_ids_do_not_depend_on_the_cpus(bpe_path, wordpiece_path):
     cpus = range(min(os.cpu_count() or 1, 2))  # also those that this process is not pinned to
 
     def pinned(given):
-        command = [sys.executable, "-c", PINNED, str(path), ",".join(map(str, given))]
+        paths = map(str, (bpe_path, wordpiece_path))
+        command = [sys.executable, "-c", PINNED, ",".join(map(str, given)), *paths]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return done.stdout
 
-    assert pinned(cpus) == pinned(cpus[:1])
+    both = pinned(cpus)
+    assert [line.split()[0] for line in both.splitlines()] == ["gigatoken", "tokie"]
+    assert pinned(cpus[:1]) == both
 
 
 @pytest.mark.parametrize(
