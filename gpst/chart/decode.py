@@ -14,6 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gpst.chart.layout import ChartLayout
+from gpst.kernels.choice import use_triton
 from gpst.tree import Tree
 
 
@@ -40,20 +41,15 @@ def without_cutting(layout: ChartLayout, scores: Float[Tensor, "E"]) -> Float[Te
 def decode(layout: ChartLayout, scores: Float[Tensor, "E"]) -> InducedTrees:
     """The best tree of each sentence under the edge scores."""
     scores = without_cutting(layout, scores)
-    best_edge = torch.empty_like(layout.edge_start)
-    for level in layout.levels:
-        for block in level.blocks:
-            inner = layout.internal(block.cells)
-            best = scores[block.edges].view(block.shape).argmax(1)
-            best_edge[inner] = layout.edge_start[inner] + best
     marked = torch.zeros_like(layout.outside_row)
     marked.index_fill_(0, layout.roots, 1)  # `marked[roots] = 1` makes the host wait for a GPU
-    for level in reversed(layout.levels):
-        edge = best_edge[layout.internal(level.cells)]
-        # A node of a tree has one parent in it, so that the sums stay 0 or 1.
-        is_node = marked[level.cells].clone()
-        marked.index_add_(0, layout.left[edge], is_node)
-        marked.index_add_(0, layout.right[edge], is_node)
+    if use_triton(scores):
+        from gpst.kernels.gpu.trees import best_trees
+
+        starts = layout.edge_start, layout.level_starts
+        best_edge = best_trees(scores, *starts, layout.left, layout.right, marked)
+    else:
+        best_edge = _best_trees(layout, scores, marked)
     ordered = marked[layout.postorder]
     ordered_place = torch.cumsum(ordered, 0) - ordered
     num_nodes = 2 * layout.num_tokens - layout.num_sentences
@@ -64,6 +60,25 @@ def decode(layout: ChartLayout, scores: Float[Tensor, "E"]) -> InducedTrees:
     place = torch.empty_like(ordered_place)
     place[layout.postorder] = ordered_place
     return InducedTrees(best_edge, marked, nodes[:-1], place)
+
+
+def _best_trees(
+    layout: ChartLayout, scores: Float[Tensor, "E"], marked: Int64[Tensor, "C"]
+) -> Int64[Tensor, "I"]:
+    """The best edge of each cell; marks the nodes of the trees below the marked roots."""
+    best_edge = torch.empty_like(layout.edge_start)
+    for level in layout.levels:
+        for block in level.blocks:
+            inner = layout.internal(block.cells)
+            best = scores[block.edges].view(block.shape).argmax(1)
+            best_edge[inner] = layout.edge_start[inner] + best
+    for level in reversed(layout.levels):
+        edge = best_edge[layout.internal(level.cells)]
+        # A node of a tree has one parent in it, so that the sums stay 0 or 1.
+        is_node = marked[level.cells].clone()
+        marked.index_add_(0, layout.left[edge], is_node)
+        marked.index_add_(0, layout.right[edge], is_node)
+    return best_edge
 
 
 def trees_of(layout: ChartLayout, induced: InducedTrees) -> list[Tree]:

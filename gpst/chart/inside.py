@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpst.chart.fused_check import levels_agree
 from gpst.chart.layout import ChartLayout
 from gpst.chart.levels import Level
 from gpst.chart.pair_pass import PairPass
@@ -72,11 +73,25 @@ def inside(
         recompute: keep no activations of f_alpha; compute them again in the backward pass.
     """
     maps = composition.linear_maps()
-    settings = _Settings(
-        layout, maps, temperature, gradient_stop, torch.is_grad_enabled(), recompute
-    )
-    ae, ar, heights, scores, weights = _Inside.apply(settings, leaves, *maps.tensors)
+    outputs: Any
+    if fits_fused(layout, leaves, recompute):
+        from gpst.chart.fused_passes import FusedInside
+
+        given = layout, maps, temperature, gradient_stop, leaves
+        outputs = FusedInside.apply(*given, *maps.tensors)
+    else:
+        settings = _Settings(
+            layout, maps, temperature, gradient_stop, torch.is_grad_enabled(), recompute
+        )
+        outputs = _Inside.apply(settings, leaves, *maps.tensors)
+    ae, ar, heights, scores, weights = outputs
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
+
+
+def fits_fused(layout: ChartLayout, like: Tensor, recompute: bool) -> bool:
+    """Whether a pass goes by kernels of whole levels: in training, all activations kept."""
+    kept = torch.is_grad_enabled() and not recompute and bool(layout.levels)
+    return kept and use_triton(like) and levels_agree(like.device)
 
 
 def _pairs(layout: ChartLayout, level: Level, table: Float[Tensor, "C D"]) -> Pairs:

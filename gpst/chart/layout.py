@@ -26,6 +26,7 @@ _TENSORS = (
     *("left", "right", "parent", "cut", "edge_start", "roots", "postorder", "outside_row"),
     *("message_parent", "message_sibling", "message_side", "message_child"),
     "cutting",
+    "level_starts",
 )
 """Of a layout, in the order in which they lie in `integers`."""
 _SCHEDULES = {"score": merge.SCORE, "height": merge.HEIGHT}
@@ -71,12 +72,16 @@ class ChartLayout:
     cutting: Int64[Tensor, "forbidden"]
     """Edges that no tree may take, for they cut an atom; none unless atoms constrain the tree
     alone."""
+    level_starts: Int64[Tensor, "_"]
+    """First cell of each level above the tokens, and the number of cells."""
     spans: Int64[np.ndarray, "C 2"]
     """First and last token of each cell, flat positions; stays on the CPU."""
     sentence_ends: Int64[np.ndarray, "S"]
     """Number of tokens up to the end of each sentence; stays on the CPU."""
     integers: Int64[Tensor, "total"]
     """All of the tensors above, one after another, so that one copy moves them."""
+    on_host: dict[str, np.ndarray]
+    """The same integers by name, on the CPU wherever the tensors are."""
 
     def internal(self, cells: slice) -> slice:
         """Where cells that are not tokens lie in a table without the tokens."""
@@ -216,6 +221,7 @@ def build_layout(
             "outside_row": row,
             **dict(zip(_TENSORS[8:12], messages.T, strict=True)),
             "cutting": cutting_edges(edges, spans, inside_word) if may_cross else edges[:0, 0],
+            "level_starts": num_tokens + np.cumsum(np.append(0, counts[1:].sum(1))),
         },
         pin,
     )
@@ -228,5 +234,6 @@ def build_layout(
         spans=spans,
         sentence_ends=ends,
         integers=integers,
+        on_host={name: tensor.numpy() for name, tensor in tensors.items()},
         **tensors,
     )

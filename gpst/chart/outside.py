@@ -19,6 +19,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpst.chart.inside import fits_fused
 from gpst.chart.layout import ChartLayout
 from gpst.chart.levels import OutsideLevel
 from gpst.chart.pair_pass import PairPass
@@ -48,6 +49,11 @@ def outside(
         recompute: keep no activations of f_beta; compute them again in the backward pass.
     """
     maps = decomposition.linear_maps()
+    if fits_fused(layout, inside_ae, recompute):
+        from gpst.chart.fused_passes import FusedOutside
+
+        given = layout, maps, inside_ae, decomposition.root
+        return FusedOutside.apply(*given, *maps.tensors)  # type: ignore[no-any-return]
     settings = _Settings(layout, maps, torch.is_grad_enabled(), recompute)
     return _Outside.apply(settings, inside_ae, decomposition.root, *maps.tensors)  # type: ignore[no-any-return]
 

@@ -45,6 +45,12 @@ def _keys(seed: int) -> tuple[np.uint32, np.uint32]:
     return np.uint32(x % 2**32), np.uint32(x >> 32)
 
 
+def hash_keys(seed: int) -> tuple[int, int]:
+    """Two keys of 30 bits for the kernels on a GPU that draw their own masks."""
+    key, other_key = _keys(seed)
+    return int(key) >> 2, int(other_key) >> 2
+
+
 def draw_seed() -> int:
     """A seed from PyTorch's own generator, with room for a counter to be added to it."""
     return int(torch.empty((), dtype=torch.int64).random_(2**62))

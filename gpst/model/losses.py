@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpst.batch import BatchCounts
+from gpst.kernels.choice import use_triton
 from gpst.kernels.product import STEP, add_product, pays, product
 from gpst.layers.transformer import at_least_fp32, compute_dtype
 
@@ -55,7 +56,7 @@ def vocabulary_loss(
 
 
 # Logits at a time: few enough to be held, enough rows for products at full speed.
-_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**27}
+_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**28}
 
 
 def chunk_rows(vocab_size: int, device_type: str) -> int:
@@ -70,6 +71,13 @@ class _VocabularyLoss(torch.autograd.Function):
         ctx: Any, features: Tensor, embedding: Tensor, targets: Tensor, with_gradient: bool
     ) -> Tensor:
         rows = chunk_rows(len(embedding), features.device.type)
+        ctx.dtype = embedding.dtype
+        if use_triton(features):
+            from gpst.kernels.gpu.cross_entropy import vocabulary_pass
+
+            given = features.contiguous(), embedding.contiguous(), targets
+            total, *ctx.gradients = vocabulary_pass(*given, rows, with_gradient)
+            return total
         exact = torch.promote_types(features.dtype, torch.float32)
         total = torch.zeros((), dtype=exact, device=features.device)
         grad_features, grad_embedding = None, None
@@ -96,7 +104,6 @@ class _VocabularyLoss(torch.autograd.Function):
             grad_features[chunk] = product(grad_logits, embedding.T)
             add_product(grad_embedding, grad_logits, x)
         ctx.gradients = grad_features, grad_embedding
-        ctx.dtype = embedding.dtype
         return total
 
     @staticmethod

@@ -19,9 +19,43 @@ from gpst.batch import ContextBatch, on_device
 from gpst.chart.decode import InducedTrees
 from gpst.chart.layout import ChartLayout
 from gpst.config import ParserConfig
+from gpst.kernels.choice import use_triton
 from gpst.kernels.gelu import gelu
 from gpst.kernels.product import Linear
-from gpst.layers.transformer import at_least_fp32, init_linear, init_std
+from gpst.layers.transformer import at_least_fp32, compute_dtype, init_linear, init_std
+
+
+class _Rows(NamedTuple):
+    """The N tokens of a batch as they are, for attention of unequal lengths: flash on a GPU."""
+
+    position: Tensor
+    """(N,) of each token in its sentence."""
+    ends: Tensor
+    """(S + 1,) int32: tokens up to the end of each sentence, from 0."""
+    longest: int
+
+    @classmethod
+    def of(cls, batch: ContextBatch) -> _Rows:
+        lengths, device = batch.sentence_lengths, batch.tokens.device
+        starts = np.repeat(batch.sentence_ends - lengths, lengths)
+        ends = np.append(0, batch.sentence_ends).astype(np.int32)
+        position = on_device(np.arange(batch.num_tokens) - starts, device)
+        return cls(position, on_device(ends, device), int(lengths.max()))
+
+    def of_tokens(self, values: Tensor) -> Tensor:
+        """(N, ...) values of tokens -> of rows."""
+        return values
+
+    def to_tokens(self, values: Tensor) -> Tensor:
+        """And back."""
+        return values
+
+    def attend(self, packed: Float[Tensor, "N 3 h d"]) -> Float[Tensor, "N h d"]:
+        """Each token to all of its sentence."""
+        from torch.nn.attention.varlen import varlen_attn
+
+        lengths = self.ends, self.ends, self.longest, self.longest
+        return varlen_attn(*packed.unbind(1), *lengths)  # type: ignore[return-value]
 
 
 class _Padding(NamedTuple):
@@ -37,6 +71,24 @@ class _Padding(NamedTuple):
     """Rows of each group."""
     masks: list[Tensor]
     """(sentences, 1, 1, longest) of each group: true for tokens, false for padding."""
+
+    def of_tokens(self, values: Tensor) -> Tensor:
+        """(N, ...) values of tokens -> of rows."""
+        return values.index_select(0, self.token)
+
+    def to_tokens(self, values: Tensor) -> Tensor:
+        """And back."""
+        return values.index_select(0, self.row)
+
+    def attend(self, packed: Float[Tensor, "P 3 h d"]) -> Float[Tensor, "P h d"]:
+        """Each token to all of its sentence."""
+        outputs: list[Tensor] = []
+        for group, mask in zip(packed.split(self.sizes), self.masks, strict=True):
+            rows = group.unflatten(0, (len(mask), -1))
+            query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
+            attended = F.scaled_dot_product_attention(query, key, value, mask)
+            outputs.append(attended.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs)
 
     @classmethod
     def of(cls, batch: ContextBatch) -> _Padding:
@@ -62,14 +114,16 @@ class _Padding(NamedTuple):
         )
 
 
-def _rotate(
-    x: Float[Tensor, "N *heads d"], position: Int64[Tensor, "N"]
-) -> Float[Tensor, "N *heads d"]:
-    """Rotary positions: features 2i and 2i+1 turned by position / 10000^(2i/d)."""
-    dim = x.shape[-1]
-    rate = 10000.0 ** (-torch.arange(0, dim, 2, device=x.device, dtype=torch.float32) / dim)
-    angle = position.to(torch.float32).view(-1, *[1] * (x.ndim - 1)) * rate
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+def _turns(position: Int64[Tensor, "P"], dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(P, 1, 1, dim / 2) cosines and sines of position / 10000^(2i/dim)."""
+    rate = 10000.0 ** (-torch.arange(0, dim, 2, device=position.device, dtype=torch.float32) / dim)
+    angle = position.to(torch.float32).view(-1, 1, 1, 1) * rate
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def _rotate(x: Float[Tensor, "P 2 h d"], turns: tuple[Tensor, Tensor]) -> Float[Tensor, "P 2 h d"]:
+    """Rotary positions: features 2i and 2i+1 turned."""
+    cos, sin = turns
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
 
@@ -89,20 +143,17 @@ class _ParserLayer(nn.Module):
         for layer in (self.query_key_value, self.attention_out, self.gate_and_value, self.ffn_out):
             nn.init.xavier_uniform_(layer.weight)
 
-    def _attend(self, x: Float[Tensor, "P D"], padding: _Padding) -> Float[Tensor, "P D"]:
+    def _attend(
+        self, x: Float[Tensor, "P D"], rows: _Rows | _Padding, turns: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "P D"]:
         packed = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
-        turned = _rotate(packed[:, :2], padding.position)
-        packed = torch.cat((turned, packed[:, 2:]), 1)
-        outputs: list[Tensor] = []
-        for group, mask in zip(packed.split(padding.sizes), padding.masks, strict=True):
-            rows = group.unflatten(0, (len(mask), -1))
-            query, key, value = rows.permute(2, 0, 3, 1, 4).unbind(0)
-            attended = F.scaled_dot_product_attention(query, key, value, mask)
-            outputs.append(attended.transpose(1, 2).flatten(0, 1))
-        return torch.cat(outputs).flatten(1)
+        packed = torch.cat((_rotate(packed[:, :2], turns), packed[:, 2:]), 1)
+        return rows.attend(packed).flatten(1)
 
-    def forward(self, x: Float[Tensor, "P D"], padding: _Padding) -> Float[Tensor, "P D"]:
-        x = x + self.attention_out(self._attend(self.attention_norm(x), padding))
+    def forward(
+        self, x: Float[Tensor, "P D"], rows: _Rows | _Padding, turns: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "P D"]:
+        x = x + self.attention_out(self._attend(self.attention_norm(x), rows, turns))
         gate, up = self.gate_and_value(self.ffn_norm(x)).chunk(2, -1)
         return x + self.ffn_out(F.silu(gate) * up)
 
@@ -122,6 +173,7 @@ class BoundaryParser(nn.Module):
     def __init__(self, vocab_size: int, config: ParserConfig):
         super().__init__()
         self.dropout = config.dropout
+        self.head_width = config.dim // config.num_heads
         self.embedding = nn.Embedding(vocab_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=init_std(config.dim))
         self.layers = nn.ModuleList(_ParserLayer(config) for _ in range(config.num_layers))
@@ -133,11 +185,14 @@ class BoundaryParser(nn.Module):
 
     def forward(self, batch: ContextBatch) -> Float[Tensor, "N"]:
         """Scores in fp32; the entry of a sentence's last token stands for nothing."""
-        padding = _Padding.of(batch)
-        x = self.embedding(batch.tokens.index_select(0, padding.token))
+        dtype, width = compute_dtype(self.embedding.weight), self.head_width
+        unequal = batch.tokens.is_cuda and dtype.itemsize == 2 and width % 8 == 0
+        rows = _Rows.of(batch) if unequal else _Padding.of(batch)
+        x = self.embedding(rows.of_tokens(batch.tokens))
+        turns = _turns(rows.position, width, dtype)
         for layer in self.layers:
-            x = layer(x, padding)
-        x = self.norm(x.index_select(0, padding.row))
+            x = layer(x, rows, turns)
+        x = self.norm(rows.to_tokens(x))
         pairs = torch.cat((x, x.roll(-1, 0)), -1)
         inner = F.dropout(gelu(self.dense(pairs)), self.dropout, self.training)
         return at_least_fp32(self.score(inner).squeeze(-1))
@@ -160,6 +215,13 @@ class _SplitLikelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, layout: ChartLayout, induced: InducedTrees) -> Tensor:
+        ctx.layout, ctx.induced = layout, induced
+        if use_triton(scores):
+            from gpst.kernels.gpu.trees import tree_likelihood
+
+            total, z = tree_likelihood(scores, *_tree_arguments(layout, induced))
+            ctx.save_for_backward(scores, z)
+            return total
         z = scores.new_full((layout.num_cells,), -torch.inf)
         for level in layout.levels:
             cells = level.cells
@@ -173,7 +235,6 @@ class _SplitLikelihood(torch.autograd.Function):
         internal = slice(layout.num_tokens, layout.num_cells)
         chosen = scores[layout.cut[induced.best_edge]]
         ctx.save_for_backward(scores, z)
-        ctx.layout, ctx.induced = layout, induced
         return torch.where(induced.marked[internal] == 1, z[internal] - chosen, 0.0).sum()
 
     @staticmethod
@@ -183,6 +244,11 @@ class _SplitLikelihood(torch.autograd.Function):
         scores, z = ctx.saved_tensors
         layout: ChartLayout = ctx.layout
         induced: InducedTrees = ctx.induced
+        if use_triton(scores):
+            from gpst.kernels.gpu.trees import tree_likelihood_backward
+
+            arguments = _tree_arguments(layout, induced)
+            return tree_likelihood_backward(scores, *arguments, z, grad_out), None, None
         grad_z = induced.marked.to(scores.dtype)
         grad_scores = torch.zeros_like(scores)
         for level in reversed(layout.levels):
@@ -194,6 +260,13 @@ class _SplitLikelihood(torch.autograd.Function):
                 grad_z.index_add_(0, child, grad * torch.exp(z[child] - top))
             grad_scores.index_add_(0, cut, grad * torch.exp(scores[cut] - top) - marked)
         return grad_out * grad_scores, None, None
+
+
+def _tree_arguments(
+    layout: ChartLayout, induced: InducedTrees
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
+    edges = layout.left, layout.right, layout.cut
+    return layout.level_starts, induced.best_edge, edges, induced.marked
 
 
 def split_loss(

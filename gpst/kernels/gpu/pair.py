@@ -15,9 +15,11 @@ from torch import Tensor
 
 _PAIRS = 16
 """Pairs a program of the attention kernels."""
+# Numbers of rows are not specialised: Triton would make a constant of 1 and compile twice for
+# multiples of 16.
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _attention(packed, mask, mixed, weight, num_pairs, scale, H: tl.constexpr, W: tl.constexpr,
                WIDTH: tl.constexpr, PAIRS: tl.constexpr, DROPS: tl.constexpr):  # fmt: skip
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
@@ -62,7 +64,7 @@ def pair_attention(
     return mixed, weight
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _attention_backward(gradient, packed, weight, mask, grad, num_pairs, scale, H: tl.constexpr,
                         W: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr,
                         DROPS: tl.constexpr):  # fmt: skip
@@ -158,7 +160,7 @@ def add_norm(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return normed, inverse_std
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _add_norm_backward(
     gradient, normed, inverse_std, grad, num_rows, D: tl.constexpr, WIDTH: tl.constexpr
 ):
@@ -184,7 +186,7 @@ def add_norm_backward(gradient: Tensor, normed: Tensor, inverse_std: Tensor) -> 
     return grad
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])
 def _gelu(x, mask, value, slope, size, BLOCK: tl.constexpr, DROPS: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size

@@ -104,11 +104,14 @@ def test_gelu_from_end_to_end(monkeypatch, kernels: str) -> None:
     torch.testing.assert_close(slope.double(), expected_slope, atol=5e-7, rtol=0)
 
 
-QUICK = [("triton", 1, 0.7, False, 0.0), ("triton", 2, 0.7, True, 0.2)]
+QUICK = [("triton", 2, 0.7, True, 0.2)]  # kernels of whole levels: test_fused_levels.py
 QUICK += [("numba", 1, 0.7, False, 0.0), ("numba", 2, 0.7, True, 0.2)]
 QUICK += [("numba", 1, 1.0, True, 0.2), ("numba", 2, 1.0, False, 0.2)]
-LONG = [("triton", 1, 1.0, True, 0.2), ("triton", 2, 1.0, False, 0.2)]
-LONG += [(name, 3, *rest) for name in HOMES for rest in ((1.0, False, 0.0), (0.7, False, 0.2))]
+LONG = [("triton", 1, 0.7, False, 0.0), ("triton", 1, 1.0, True, 0.2)]
+LONG += [("triton", 2, 1.0, False, 0.0)]
+LONG += [(name, 3, 1.0, False, 0.0) for name in HOMES]
+# Triton's kernels of whole levels, which keep activations, draw masks of their own.
+LONG += [(name, 3, 0.7, name == "triton", 0.2) for name in HOMES]
 
 
 @pytest.mark.parametrize(
