@@ -114,10 +114,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     report = {}
     for name, forms in cases(torch.device(args.device), getattr(torch, args.dtype)).items():
+        if args.only not in name:
+            continue
         seconds: dict[str, list[float]] = {form: [] for form in forms}
         for _ in range(args.repeat + 1):
             for form, function in forms.items():
