@@ -63,7 +63,8 @@ class TrainConfig:
     global_batch_contexts: Count = 256
     """Contexts in an optimizer step over all ranks."""
     micro_batch_contexts_per_rank: Count = 4
-    """Contexts in one forward pass of a rank; bounds memory, changes no result."""
+    """Contexts in one forward pass of a rank: more are faster on a GPU, in more memory;
+    results differ by rounding alone."""
     stop_at_step: int | Literal["half"] | None = None
     """Save a checkpoint and end after this many steps, as a time limit would; half of num_steps
     by the word "half"."""
@@ -166,6 +167,9 @@ class EngineConfig:
     """Parts that recompute their activations in backward: less memory, more time."""
     offload_optimizer: bool = False
     """Keep optimizer states in the host's memory."""
+    deterministic: bool = False
+    """On a GPU, sums in one order, so that a resumed run repeats bit for bit there, too; slower. A
+    CPU does so anyway."""
     timeout_minutes: Positive = 10.0
     """Longest wait for another rank, in all process groups; DEEPSPEED_TIMEOUT (whole minutes) goes
     before. A rank that is silent for 40 s ends the run in any case."""

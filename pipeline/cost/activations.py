@@ -102,7 +102,8 @@ def activation_bytes(
     # The last features, and their gradients, which the forward pass computes.
     saved += (1 + heads) * number * batch.num_tokens * hidden
     rows = min(batch.num_tokens, chunk_rows(vocab, device_type))
-    logits = rows * vocab * (4 if number == 4 else 4 + 2 * number)
+    of_logit = number if device_type == "cuda" or number == 4 else 4 + 2 * number
+    logits = rows * vocab * of_logit
     tables = heads * _EXACT * vocab * hidden
     return Activations(int(saved), int(again), int(tables), int(logits))
 
@@ -205,8 +206,10 @@ def _chart(
     """(saved, recomputed) of the inside and outside passes (gpst/chart)."""
     edges, cells, dim = len(layout.parent), layout.num_cells, chart.dim
     messages = len(layout.message_child)
-    inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number)
-    outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number)
+    # The kernels of whole levels draw their masks again in place of keeping them.
+    masks = bool(chart.dropout) and (device_type == "cpu" or recompute)
+    inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number, masks)
+    outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number, masks)
     siblings = _SIBLINGS * 2 * number * dim
     # Both tables of vectors, those of the pairs, the maps' outputs for siblings.
     saved = number * (2 * cells * dim + (edges + messages) * dim)
@@ -227,7 +230,7 @@ def _chart(
     return saved, max(pieces)
 
 
-def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int) -> float:
+def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int, masks: bool) -> float:
     """Bytes of one edge of the composition model, or one message of the decomposition model.
 
     A layer saves for each of the two rows: queries, keys and values, the attention's output, the
@@ -236,8 +239,8 @@ def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int) -> 
     residuals, which have the type of numbers; two standard deviations.
     """
     dim, heads = chart.dim, chart.num_heads
-    masks = 2 * (dim + heads) if chart.dropout else 0
-    row = number * (6 * dim + 2 * chart.ffn_dim + heads + masks) + 2 * _EXACT
+    of_masks = 2 * (dim + heads) if masks else 0
+    row = number * (6 * dim + 2 * chart.ffn_dim + heads + of_masks) + 2 * _EXACT
     # The rows themselves, inputs and outputs of the score maps, the result and its deviation.
     ends = number * (2 * dim + maps * (2 * dim + chart.score_dim) + dim) + _EXACT
     return num_layers * 2 * row + ends
@@ -257,12 +260,9 @@ def _parser(config: GPSTConfig, batch: ContextBatch, sizes: _Sizes, device_type:
     padded = sum(len(group) * int(lengths[group].max()) for group in length_groups(lengths))
     # A norm on the CPU also saves the normalised input.
     norm = number * (3 if device_type == "cpu" else 2) * parser.dim + _EXACT
-    layer = padded * (
-        2 * norm
-        + number * (parser.dim + 4 * parser.ffn_dim)
-        + number * parser.dim / parser.num_heads  # the turns of rotary positions
-    )
+    layer = padded * (2 * norm + number * (parser.dim + 4 * parser.ffn_dim))
     layer += padded * (number * 4 * parser.dim + _EXACT * (parser.num_heads + 1))
     width = parser.score_width
     score = number * 2 * (parser.dim + width) + sizes.masked(parser.dropout) * width
-    return parser.num_layers * layer + tokens * (norm + score)
+    turns = padded * number * parser.dim / parser.num_heads  # of rotary positions
+    return parser.num_layers * layer + turns + tokens * (norm + score)

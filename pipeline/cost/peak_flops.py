@@ -11,17 +11,17 @@ import torch
 Precision = Literal["fp32", "bf16", "fp16"]
 
 _DATA_SHEETS: tuple[tuple[str, dict[str, float]], ...] = (
-    ("H200", {"bf16": 989, "fp16": 989, "fp32": 67}),
-    ("H100 PCIe", {"bf16": 756, "fp16": 756, "fp32": 51}),
-    ("H100", {"bf16": 989, "fp16": 989, "fp32": 67}),
-    ("A100", {"bf16": 312, "fp16": 312, "fp32": 19.5}),
+    ("H200", {"bf16": 989, "fp16": 989, "fp32": 494}),
+    ("H100 PCIe", {"bf16": 756, "fp16": 756, "fp32": 378}),
+    ("H100", {"bf16": 989, "fp16": 989, "fp32": 494}),
+    ("A100", {"bf16": 312, "fp16": 312, "fp32": 156}),
     ("V100", {"fp16": 125, "fp32": 15.7}),
-    ("L40S", {"bf16": 362, "fp16": 362, "fp32": 91.6}),
-    ("L4", {"bf16": 121, "fp16": 121, "fp32": 30.3}),
+    ("L40S", {"bf16": 362, "fp16": 362, "fp32": 183}),
+    ("L4", {"bf16": 121, "fp16": 121, "fp32": 60}),
     ("T4", {"fp16": 65, "fp32": 8.1}),
 )
-"""TFLOP/s of dense matrix products by a part of the GPU's name; fp32 without TF32, which PyTorch
-does not use unless told to. The first that matches counts."""
+"""TFLOP/s of dense matrix products by a part of the GPU's name; fp32 by TF32 where there is one, as
+training does (pipeline/engine/gpu.py). The first that matches counts."""
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MEASURED_S = 0.2
 

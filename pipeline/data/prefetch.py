@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
+
 from gpst.batch import ContextBatch
 from gpst.chart.phrase_edges import PhraseEdges
 from pipeline.config.batch_shape import BatchShape
@@ -65,13 +67,19 @@ class Prefetcher:
 
     Args:
         ahead: micro-batches that wait at most.
-        pin: put them into page-locked memory, from which a GPU copies by itself.
+        gpu: put them into page-locked memory, from which this GPU copies by itself.
     """
 
     def __init__(
-        self, reader: BatchReader, first_step: int, last_step: int, *, ahead: int, pin: bool = False
+        self,
+        reader: BatchReader,
+        first_step: int,
+        last_step: int,
+        *,
+        ahead: int,
+        gpu: torch.device | None = None,
     ) -> None:
-        self._reader, self._pin = reader, pin
+        self._reader, self._gpu = reader, gpu
         self._order = _order(first_step, last_step, reader.batch_shape.accumulation)
         self._expected = _order(first_step, last_step, reader.batch_shape.accumulation)
         self._waiting: queue.Queue[ContextBatch | BaseException] = queue.Queue(max(1, ahead))
@@ -106,11 +114,13 @@ class Prefetcher:
         self.close()
 
     def _work(self) -> None:
+        if self._gpu is not None:
+            torch.cuda.set_device(self._gpu)  # a thread starts on GPU 0, and would open it
         for step, micro_step in self._order:
             result: ContextBatch | BaseException
             try:
                 batch = self._reader.read(step, micro_step)
-                result = batch.pin_memory() if self._pin else batch
+                result = batch if self._gpu is None else batch.pin_memory()
             except BaseException as error:
                 result = error
             if not self._hand_over(result) or isinstance(result, BaseException):

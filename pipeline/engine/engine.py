@@ -24,6 +24,7 @@ from pipeline.config.batch_shape import BatchShape
 from pipeline.config.deepspeed import deepspeed_config
 from pipeline.config.run import ResolvedRun
 from pipeline.distributed.world import World
+from pipeline.engine.gpu import settle_arithmetic
 from pipeline.engine.optimizer import build_optimizer, set_rates
 from pipeline.engine.restore import restore
 from pipeline.engine.saved_state import NAMES_KEY, SavedState
@@ -192,6 +193,7 @@ def create_engine(
         ConfigError: the device cannot do engine.precision.
     """
     check_precision(config.engine.precision, world.device)
+    settle_arithmetic(config.engine, world.device)
     deepspeed = _import_deepspeed(world.device)
     objective = Objective(model).to(world.device)
     optimizer = build_optimizer(model, config.optim, world.device)  # type: ignore[arg-type]

@@ -166,8 +166,9 @@ class DryRun:
             return f"does not fit ({in_words(device.usable)} are usable): {cure}{host}"
         most = fitting[-1]
         return (
-            f"fits, {in_words(device.usable - memory.total)} to spare; up to {most} contexts a "
-            f"micro-batch would ({most} x {per_rank // most} accumulated x {ranks}){host}"
+            f"fits, {in_words(device.usable - memory.total)} to spare; the largest that fits, "
+            f"{most} contexts ({most} x {per_rank // most} accumulated x {ranks}), is the fastest "
+            f"on a GPU: train.micro_batch_contexts_per_rank={most}{host}"
         )
 
     def _fits(self, size: ModelSize, ranks: int, stage: int, contexts: int, device: Device) -> bool:

@@ -125,8 +125,8 @@ class Trainer:
         )
         if ahead == 0:
             return reader
-        pin = self.world.device.type == "cuda"
-        return Prefetcher(reader, self.state.step, config.train.last_step, ahead=ahead, pin=pin)
+        gpu = self.world.device if self.world.device.type == "cuda" else None
+        return Prefetcher(reader, self.state.step, config.train.last_step, ahead=ahead, gpu=gpu)
 
     def _run(self, batches: Batches) -> RunEnd:
         train = self._config.train

@@ -206,8 +206,8 @@ def test_the_plan_of_gpst_small_on_8_a100(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = REPOSITORY / "configs" / "run" / "gpst_small_openwebtext.yaml"
     text = check_dry_run(load_config(path), 8).describe()
-    assert "256 contexts a step = 4 a micro-batch x 8 accumulated x 8 ranks" in text
-    assert "each of 8 ranks goes forward and backward 8 times on 4 contexts" in text
+    assert "256 contexts a step = 16 a micro-batch x 2 accumulated x 8 ranks" in text
+    assert "each of 8 ranks goes forward and backward 2 times on 16 contexts" in text
     assert "at most 262,144 tokens a step" in text
     assert "at most 15,000,141,824 tokens" in text
     assert "573 steps of warm-up, then linear" in text
@@ -220,6 +220,7 @@ def test_the_plan_of_gpst_small_on_8_a100(tmp_path, monkeypatch):
     assert gradients == pytest.approx(6 * size.parameters / GIB, abs=0.01)
     assert optimizer == pytest.approx(12 * size.parameters / 8 / GIB, abs=0.01)
     assert total == pytest.approx(weights + gradients + optimizer + activations, abs=0.03)
+    assert "is the fastest on a GPU: train.micro_batch_contexts_per_rank=32" in text
 
 
 def test_what_does_not_fit_says_what_would(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
     ("name", "precision", "tflops"),
     [
         ("NVIDIA A100-SXM4-80GB", "bf16", 312),
-        ("NVIDIA A100-SXM4-80GB", "fp32", 19.5),
+        ("NVIDIA A100-SXM4-80GB", "fp32", 156),
         ("NVIDIA H100 80GB HBM3", "bf16", 989),
         ("NVIDIA H100 PCIe", "bf16", 756),
         ("NVIDIA H200", "fp16", 989),
