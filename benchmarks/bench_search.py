@@ -42,7 +42,7 @@ from gpst.batch import ContextBatch
 from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.build import build_model
 from gpst.model.gpst import GPSTModel
-from gpst.search import parse, pool
+from gpst.search import parse
 from gpst.search.batches import in_order, search_batches
 from gpst.search.parse import TextResult
 from gpst.search.precision import multiply_in
@@ -89,12 +89,22 @@ def written_sentences(opened: ModelFolder, number: int) -> list[list[int]]:
 @contextmanager
 def nothing_left_out() -> Iterator[None]:
     """Each node is read after the one under it was chosen; no score is taken as expected."""
-    saved = parse._ROWS_AHEAD, pool.ENOUGH
-    parse._ROWS_AHEAD, pool.ENOUGH = dict.fromkeys(parse._ROWS_AHEAD, 0), sys.maxsize
+    saved = parse._ROWS_AHEAD, parse._JUDGED_DIM
+    parse._ROWS_AHEAD, parse._JUDGED_DIM = dict.fromkeys(parse._ROWS_AHEAD, 0), sys.maxsize
     try:
         yield
     finally:
-        parse._ROWS_AHEAD, pool.ENOUGH = saved
+        parse._ROWS_AHEAD, parse._JUDGED_DIM = saved
+
+
+@contextmanager
+def always_judged() -> Iterator[None]:
+    """Scores are taken as expected whatever the model's width."""
+    saved, parse._JUDGED_DIM = parse._JUDGED_DIM, 0
+    try:
+        yield
+    finally:
+        parse._JUDGED_DIM = saved
 
 
 def search(model: GPSTModel, sentences: Sequence[list[int]], beam: int) -> list[TextResult]:
@@ -105,7 +115,8 @@ def check(model: GPSTModel, sentences: Sequence[list[int]], beam: int) -> dict[s
     """How far the search alone with each sentence is from one that leaves nothing out."""
     other_trees, gap = 0, 0.0
     for sentence in sentences:
-        [found] = search(model, [sentence], beam)
+        with always_judged():
+            [found] = search(model, [sentence], beam)
         with nothing_left_out():
             [expected] = search(model, [sentence], beam)
         other_trees += found.parses[0].trees != expected.parses[0].trees

@@ -108,7 +108,9 @@ class GPST:
         opened = folder if isinstance(folder, ModelFolder) else open_model(folder)
         model = opened.model()
         if not isinstance(model, GPSTModel):
-            raise ModelFolderError(f"{opened.path} holds a GPT-2 baseline, which has no trees")
+            raise ModelFolderError(
+                f"{opened.path} holds a GPT-2 baseline, which has no trees; give a GPST export"
+            )
         model = multiply_in(model.to(chosen), dtype)
         return cls(model, opened.codec(), opened.final_tokens, opened.end_token)
 

@@ -64,14 +64,15 @@ class PairMaps(NamedTuple):
 
 
 def affine_of(layer: nn.Module) -> Affine:
-    """What a linear layer computes, adapters, parametrisations and hooks included.
+    """What a linear layer computes: adapters, parametrisations, hooks, quantisation included.
 
     Those of a layer without any are its parameters; otherwise the layer is called on the axes.
     """
     changed = "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks
-    if type(layer) in _PLAIN and not changed:
+    if type(layer) in _PLAIN and not changed and type(layer.weight.data) is Tensor:
         return Affine(layer.weight, layer.bias)  # type: ignore[arg-type]
-    bias: Tensor = layer.bias  # type: ignore[assignment]
+    # Of a quantised layer it is a method.
+    bias: Tensor = layer.bias() if callable(layer.bias) else layer.bias  # type: ignore[assignment]
     axes = torch.eye(layer.in_features + 1, layer.in_features, dtype=bias.dtype, device=bias.device)  # type: ignore[operator]
     images = layer(_LONG * axes)
     return Affine(((images[:-1] - images[-1]) / _LONG).T, images[-1])

@@ -26,8 +26,10 @@ from gpst.search.next_tokens import NextTokens
 from gpst.search.pool import Expected, Kept, Pool
 from gpst.tree import Tree
 
-_ROWS_AHEAD = {"cpu": 128, "gpu": 2048}
+_ROWS_AHEAD = {"cpu": 192, "gpu": 2048}
 """Read at once where hypotheses are read ahead."""
+_JUDGED_DIM = 256
+"""Width of models whose token layers cost more than asking which of them are needed."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ class _TextSearch:
         self.tables = TextTables.of(contexts, inside_word, model.config.max_context_tokens, device)
         self.size = beam
         self.beam = Beam(model, len(contexts), beam)
-        self._expected = Expected(len(contexts))
+        judged = model.config.hidden_dim >= _JUDGED_DIM
+        self._expected = Expected(len(contexts)) if judged else None
 
     def run(
         self, close: bool, on_prefix: Callable[[Prefix], None] | None = None
@@ -174,7 +177,8 @@ class _TextSearch:
             active &= (phase <= (lengths + 1 if close else lengths)).unsqueeze(1)
             if not bool(active.any()):
                 return prefixes[:, 1:]
-            self._expected.restart(over.cpu().numpy())
+            if self._expected is not None:
+                self._expected.restart(over.cpu().numpy())
             self._expand(active, self._ahead())
             self.beam.compact()
 

@@ -111,6 +111,12 @@ class GPSTPreTrainedModel(PreTrainedModel):
         self.gradient_checkpointing = False
         self.gpst.activation_checkpointing = set()
 
+    def _asked(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of a call; outputs that it does not mention are as the configuration says."""
+        names = ("output_hidden_states", "output_attentions")
+        asked = {name: getattr(self.config, name, None) for name in names}
+        return asked | {name: value for name, value in options.items() if value is not None}
+
     def _output(self, output: Any, return_dict: bool | None) -> Any:
         wanted = self.config.return_dict if return_dict is None else return_dict
         return output if wanted else output.to_tuple()
@@ -152,7 +158,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: what cannot be used, or is not supported.
         """
-        refuse(options)
+        refuse(self._asked(options))
         if input_ids is None:
             raise ValueError("input_ids are missing")
         input_ids = input_ids.to(self.device)
@@ -274,7 +280,7 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
         Raises:
             ValueError: what cannot be used, or is not supported.
         """
-        refuse(options)
+        refuse(self._asked(options))
         if input_ids is None:
             raise ValueError("input_ids are missing")
         cls = self.config.bos_token_id

@@ -159,6 +159,25 @@ def test_half_precision_weights_are_not_rounded_beside_their_bias(dtype):
     torch.testing.assert_close(weight, layer.weight, rtol=2 * torch.finfo(dtype).eps, atol=atol)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.ao.quantization will move
+def test_quantised_layers_take_part():
+    model = make(Composition).float().eval()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    rounded = make(Composition).float().eval()
+    for name, layer in rounded.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight.data = quantised.get_submodule(name).weight().dequantize()
+    given = some_pairs(model, 11)
+    tables = (table.float() for table in (given.first_table, given.second_table))
+    given = given._replace(**dict(zip(("first_table", "second_table"), tables, strict=True)))
+    vectors = []
+    for each in (model, quantised, rounded):
+        passage = PairPass(each.linear_maps(), given.first_table, False, False)
+        vectors.append(passage.forward(given)[0])
+    torch.testing.assert_close(vectors[1], vectors[2])
+    assert not torch.allclose(vectors[1], vectors[0], atol=1e-4)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_the_same_values_are_dropped_in_both_directions(recompute: bool, monkeypatch) -> None:
     """Finite differences through both passes with dropout on."""

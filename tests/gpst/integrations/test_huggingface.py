@@ -216,6 +216,11 @@ def test_the_forms_of_an_output(model, inputs):
     for name in ("output_hidden_states", "output_attentions", "position_ids", "inputs_embeds"):
         with pytest.raises(ValueError, match=rf"^{name} is not supported by GPST: [^\n]*$"):
             model(**inputs, **{name: True})
+    model.config.output_hidden_states = True
+    with pytest.raises(ValueError, match=r"^output_hidden_states is not supported"):
+        model(**inputs)
+    assert model(**inputs, output_hidden_states=False).logits is not None
+    model.config.output_hidden_states = False
     with pytest.raises(ValueError, match="input_ids are missing"):
         model()
     assert model(**inputs, output_attentions=False, use_cache=True).logits is not None

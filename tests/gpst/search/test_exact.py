@@ -179,6 +179,28 @@ def test_what_is_left_out_changes_no_result(tiny, monkeypatch):
     assert scored < 0.8 * counts["all"]
 
 
+def test_scores_that_are_taken_as_expected_change_no_result(tiny, monkeypatch):
+    model = tiny(2, 1.5, vocab_size=3000)
+    sentence = np.random.default_rng(3).integers(0, 3000, 9).tolist()
+    looked_at = []
+    features = Beam.token_features
+
+    def counted(beam, hidden, rows, allowed):
+        looked_at[-1] += len(hidden)
+        return features(beam, hidden, rows, allowed)
+
+    monkeypatch.setattr(Beam, "token_features", counted)
+    found = []
+    for width in (1 << 30, 0):
+        monkeypatch.setattr("gpst.search.parse._JUDGED_DIM", width)
+        looked_at.append(0)
+        found += search_text(model, [[sentence]], beam=20, num_best=20)
+    sure, judged = found
+    assert [parse.trees for parse in judged.parses] == [parse.trees for parse in sure.parses]
+    assert judged.prefix_log_p == pytest.approx(sure.prefix_log_p, abs=1e-9)
+    assert looked_at[1] < 0.9 * looked_at[0]
+
+
 def test_batches_of_unlike_lengths_give_what_even_ones_give(tiny, monkeypatch):
     model = tiny(6)
     rng = np.random.default_rng(4)
