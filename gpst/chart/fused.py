@@ -24,7 +24,9 @@ from gpst.kernels.dropout import draw_seed, hash_keys
 from gpst.layers.composition import Affine, PairMaps
 from gpst.layers.transformer import compute_dtype
 
-_WALKED = {"PAIRS": WALKED_PAIRS}
+_NARROW = 32
+"""Inputs that a product takes at a time in a walk and on the way back, so that all values of a
+program fit into registers."""
 
 
 def flat_weights(maps: PairMaps, dtype: torch.dtype) -> Float[Tensor, "_"]:
@@ -68,6 +70,8 @@ class FusedPass:
             *(hash_keys(draw_seed()) if drops else (0, 0)), threshold, 2**16 / (2**16 - threshold),
         )  # fmt: skip
         self._constants = self._make_constants(first.num_heads, drops)
+        self._narrow = {"BK": min(_NARROW, self._constants["BK"])}
+        self._walked = {"PAIRS": WALKED_PAIRS, **self._narrow}
         self._allocate(first.num_heads)
 
     def _make_constants(self, heads: int, drops: bool) -> dict[str, Any]:
@@ -144,7 +148,7 @@ class FusedPass:
         if walk.groups:
             walk_forward[(walk.groups,)](
                 steps=walk.steps, step_starts=walk.step_starts, order=walk.order,
-                cell_order=walk.cell_order, **cells, **(arguments | _WALKED), **wide,
+                cell_order=walk.cell_order, **cells, **(arguments | self._walked), **wide,
             )  # fmt: skip
 
     def _shared(self) -> dict[str, Any]:
@@ -187,7 +191,7 @@ class FusedPass:
             "grad_table": grad_table, "num_cells": grad_table.shape[1], "gradient": gradient,
             "inner_branch": self._inner_branch, "outer_branch": self._outer_branch,
             "mixed_branch": self._empty(2 * walk.most_slots, self._dim),
-            "grad_sibling": grad_sibling, **self._shared(),
+            "grad_sibling": grad_sibling, **self._shared(), **self._narrow,
         }  # fmt: skip
         cells = {
             "starts": walk.starts, "incoming_starts": walk.incoming_starts,
@@ -198,7 +202,7 @@ class FusedPass:
         if walk.groups:
             walk_backward[(walk.groups,)](
                 steps=walk.steps, step_starts=walk.step_starts, order=walk.order, base=walk.base,
-                cell_order=walk.cell_order, **cells, **(arguments | _WALKED), **wide,
+                cell_order=walk.cell_order, **cells, **(arguments | self._walked), **wide,
             )  # fmt: skip
         for launch in reversed(walk.launches):
             cells_backward[(launch.last_cell - launch.first_cell,)](

@@ -132,6 +132,15 @@ def outside_walk(layout: ChartLayout) -> Walk:
     return _walk(layout, levels, sentence, starts, columns)
 
 
+def _balanced(
+    sentence: Int64[np.ndarray, "cells"], pairs: Int64[np.ndarray, "cells"], groups: int
+) -> Int64[np.ndarray, "cells"]:
+    """The group of each cell: neighbouring sentences, about as many pairs in each group."""
+    of_sentence = np.bincount(sentence, pairs).astype(np.int64)
+    before = np.cumsum(of_sentence) - of_sentence
+    return (before * groups // of_sentence.sum())[sentence]
+
+
 def _walk(
     layout: ChartLayout,
     levels: list[Launch],
@@ -150,7 +159,7 @@ def _walk(
         level_of = np.repeat(
             np.arange(len(small)), [level.last_cell - level.first_cell for level in small]
         )
-        group_of = sentence[first_cell:] * groups // layout.num_sentences
+        group_of = _balanced(sentence[first_cell:], np.diff(starts[first_cell:]), groups)
         step_ends, cells = by_key(group_of * len(small) + level_of, groups * len(small))
         cells += first_cell
         cell_order[first_cell:] = cells

@@ -83,7 +83,7 @@ def test_the_tensors_of_a_plan_are_one_and_move_together():
     scores, inside_word = np.random.default_rng(0).normal(size=14), np.arange(14) % 3 == 0
     layout = build_layout(scores, np.array([1, 9, 14]), inside_word=inside_word)
     names = [n for n, v in vars(layout).items() if isinstance(v, torch.Tensor) and n != "integers"]
-    assert len(names) == 13
+    assert len(names) == 14
     assert all(len(getattr(layout, n)) for n in names)
     storage = layout.integers.untyped_storage().data_ptr()
     assert all(getattr(layout, n).untyped_storage().data_ptr() == storage for n in names)
