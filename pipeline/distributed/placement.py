@@ -4,14 +4,18 @@ Known are the DeepSpeed launcher and torchrun (RANK, WORLD_SIZE, ...), OpenMPI (
 Intel MPI (PMI_*), Slurm's srun (SLURM_*), and no launcher at all (one rank).
 """
 
+import os
 import re
 import socket
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pipeline.distributed import environment
 from pipeline.distributed.addresses import LOCAL_HOST, outgoing_address, resolve
-from pipeline.errors import ConfigError
+from pipeline.errors import EXIT_USAGE, ConfigError
 
 DEFAULT_PORT = 29500
 SLURM = "Slurm"
@@ -153,7 +157,9 @@ def _with_address(
 ) -> Placement:
     address = environ.get("MASTER_ADDR")
     if address is None and local_size < size:
-        address = address_by_mpi(size)
+        limit_s = 60.0 * environment.timeout_minutes(environ)
+        with _ending_a_silent_mpi(f"rank {rank} of {size}", limit_s, speaks=local_rank == 0):
+            address = address_by_mpi(size)
     if address is None and local_size < size:
         raise ConfigError(
             f"{launcher} started {size} ranks on several machines and MASTER_ADDR is not set: "
@@ -162,6 +168,36 @@ def _with_address(
         )
     port = environment.master_port(environ) or DEFAULT_PORT
     return Placement(rank, size, local_rank, local_size, address or LOCAL_HOST, port, launcher)
+
+
+_SLOW_S = 30.0
+_SILENT_MPI = (
+    "MPI connects the machines over every network that it finds, and docker0, say, has the same "
+    "address on all: mpirun --mca btl_tcp_if_include eth0, or what their common network is called"
+)
+
+
+@contextmanager
+def _ending_a_silent_mpi(who: str, limit_s: float, speaks: bool) -> Iterator[None]:
+    """Inside, MPI may wait for ever: says so after half a minute, and ends the process in time."""
+    over = threading.Event()
+
+    def watch() -> None:
+        if over.wait(min(_SLOW_S, limit_s)):
+            return
+        if speaks:
+            line = f"{who}: waiting for MPI (since {_SLOW_S:.0f} s; {_SILENT_MPI})"
+            print(line, file=sys.stderr, flush=True)
+        if not over.wait(limit_s - _SLOW_S):
+            line = f"{who} waited {limit_s / 60:.3g} min for MPI: {_SILENT_MPI}"
+            print(line, file=sys.stderr, flush=True)
+            os._exit(EXIT_USAGE)
+
+    threading.Thread(target=watch, name="MPI", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def address_by_mpi(size: int) -> str | None:

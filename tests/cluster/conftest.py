@@ -21,6 +21,8 @@ LONG = "100000"
 """Steps that nobody waits for."""
 SRUN = ("srun", "-N2", "-n2", "--kill-on-bad-exit=1")
 MPIRUN = (str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root")
+ETH0 = ("--mca", "btl_tcp_if_include", "eth0")
+"""MPI tries all networks otherwise, docker0 too."""
 TORCHRUN = (
     *("torchrun", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=1"),
     *("--rdzv-backend=c10d", "--rdzv-endpoint=node1:29711"),

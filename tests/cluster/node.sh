@@ -30,6 +30,11 @@ until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done # the cable
 ip addr add "$address/24" dev eth0
 ip link set lo up
 ip link set eth0 up
+ip route add default via "${address%.*}.254"
+# As Docker leaves it: a network of the same address on every machine.
+ip link add docker0 type bridge
+ip addr add 172.17.0.1/16 dev docker0
+ip link set docker0 up
 
 export SLURM_CONF="$folder/slurm.conf"
 /usr/sbin/sshd -D -f "$folder/sshd_config" -E "$folder/log/sshd.$name" &

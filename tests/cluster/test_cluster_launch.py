@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import MPIRUN, PYTHON, RANKS, SRUN, TORCHRUN
+from conftest import ETH0, MPIRUN, PYTHON, RANKS, SRUN, TORCHRUN
 
 pytestmark = pytest.mark.cluster
 
@@ -26,7 +26,7 @@ def test_srun_with_each_kind_of_mpi(cluster, told, mpi):
 
 def test_mpirun_where_own_names_are_loopback(cluster, told):
     where = ("-n", "2", "--host", "node1:1,node2:1", "-x", "PATH")
-    done = cluster.run("node1", *MPIRUN, *where, *PYTHON, told.folder)
+    done = cluster.run("node1", *MPIRUN, *ETH0, *where, *PYTHON, told.folder)
     assert done.returncode == 0, done.stdout
     assert told.hosts == ["node1", "node2"]
     assert os.path.samefile(told.rank(1)["prefix"], sys.prefix)

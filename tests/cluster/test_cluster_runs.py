@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import MPIRUN, TORCHRUN, Told
+from conftest import ETH0, MPIRUN, TORCHRUN, Told
 from jobs import SBATCH, Job
 from machines import ROOT, wait_for
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -118,7 +118,7 @@ def build(told):
 def test_data_over_mpi_is_the_same_and_srun_is_refused(cluster, told, build):
     done = cluster.run("node1", *build("alone"))
     assert done.returncode == 0, done.stdout
-    mpirun = (*MPIRUN, "-n", "3", *build("mpi"), "--backend", "mpi")
+    mpirun = (*MPIRUN, *ETH0, "-n", "3", *build("mpi"), "--backend", "mpi")
     done = cluster.run("node1", "salloc", "-N2", "-n3", *mpirun)
     assert done.returncode == 0, done.stdout
     names = sorted(path.name for path in (told.folder / "alone").glob("shard-*"))

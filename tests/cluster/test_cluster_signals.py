@@ -6,7 +6,7 @@ import time
 from signal import SIGINT, SIGTERM, SIGUSR1
 
 import pytest
-from conftest import LONG, MPIRUN, PYTHON, RANKS, SRUN, TORCHRUN
+from conftest import ETH0, LONG, MPIRUN, PYTHON, RANKS, SRUN, TORCHRUN
 from machines import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -38,7 +38,7 @@ def launch(cluster, told, hosts, deepspeed):
     commands = {
         "bash": ("bash", RANKS, "--hosts", hosts, *own),
         "srun": (*SRUN, *PYTHON, *own),
-        "mpirun": (*MPIRUN, "-n", "2", "--host", "node1,node2", *PYTHON, *own),
+        "mpirun": (*MPIRUN, *ETH0, "-n", "2", "--host", "node1,node2", *PYTHON, *own),
         "torchrun": (*TORCHRUN, RANKS, *own),
     }
 

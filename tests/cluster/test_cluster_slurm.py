@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from conftest import LONG, MPIRUN, PYTHON, RANKS, SRUN
+from conftest import ETH0, LONG, MPIRUN, PYTHON, RANKS, SRUN
 from jobs import SBATCH, Job
 from machines import wait_for
 
@@ -37,7 +37,7 @@ def test_a_gpu_for_each_task_and_cores_of_its_own(cluster, told):
 
 def test_mpirun_inside_a_job(cluster, told):
     """It takes the job's machines from Slurm."""
-    mpirun = (*MPIRUN, "-n", "2", *PYTHON, told.folder)
+    mpirun = (*MPIRUN, *ETH0, "-n", "2", *PYTHON, told.folder)
     done = cluster.run("node1", "salloc", "-N2", "-n2", *mpirun)
     assert done.returncode == 0, done.stdout
     assert told.hosts == ["node1", "node2"]

@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pipeline.distributed import addresses
+from pipeline.distributed import addresses, placement
 from pipeline.distributed.placement import Placement, find_placement, first_host
 from pipeline.errors import ConfigError
 
@@ -196,6 +197,25 @@ def test_mpi4py_tells_the_address_of_rank_0(mpi):
     assert find_placement(environ | {"MASTER_ADDR": "10.0.0.1"}).address == "10.0.0.1"
     alone = environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     assert find_placement(alone).address == "127.0.0.1"
+
+
+def test_an_mpi_that_waits_for_ever_is_named_and_ends(mpi, monkeypatch, capsys):
+    """Open MPI does where docker0 has the same address on all machines."""
+    ended: list[int] = []
+    over = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: (ended.append(code), over.set()))
+    monkeypatch.setattr(placement, "_SLOW_S", 0.05)
+    monkeypatch.setattr(placement.environment, "timeout_minutes", lambda _: 0.1 / 60)
+    environ = mpi([None] * 4, "10.9.8.7")
+    world = sys.modules["mpi4py"].MPI.COMM_WORLD
+    answer = world.allgather
+    world.allgather = lambda own: over.wait(60) and answer(own)
+    find_placement(environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    assert ended == [2]
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("rank 3 of 4: waiting for MPI (since 0 s; MPI connects the machines")
+    assert err[1].startswith("rank 3 of 4 waited 0.00167 min for MPI: MPI connects the machines")
+    assert "mpirun --mca btl_tcp_if_include eth0" in err[1]
 
 
 def test_loopback_is_never_what_others_are_told(monkeypatch):
