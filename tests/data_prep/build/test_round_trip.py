@@ -74,7 +74,9 @@ WRITE = {"text": _files, "jsonl": _lines, "parquet": _parquet, "openwebtext": _r
 
 @pytest.mark.parametrize("source", list(WRITE))
 @settings(
-    deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(texts=DOCUMENTS, unit=st.sampled_from([1, 300, 1 << 20]), limit=st.sampled_from([8, 256]))
 def test_every_text_comes_back(source, texts, unit, limit, bpe_path):
