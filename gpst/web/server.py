@@ -150,7 +150,9 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
             port = listener.getsockname()[1]
             print(f"http://{options.host}:{port}", file=sys.stderr, flush=True)
             # Whoever still reads a stream when it is interrupted does not hold it up.
-            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+            config = uvicorn.Config(
+                app, log_config=None, log_level="warning", timeout_graceful_shutdown=1
+            )
             uvicorn.Server(config).run(sockets=[listener])
     except ImportError as error:
         return _refuse(f"{error.name} is missing; pip install 'gpst[web]'")
