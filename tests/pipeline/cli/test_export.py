@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 from pathlib import Path
@@ -152,7 +153,10 @@ def check_pointers(run: Path, tokenizer: Path, tmp_path: Path, capsys) -> None:
             "gpst.web.server.create_app", lambda models, limits: served.extend(models.values())
         )
         patch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+        # Of this process: a library's own configuration of logging would close it.
+        patch.setattr(other := logging.StreamHandler(), "close", lambda: pytest.fail("closed"))
         assert model_commands.main(["demo", "--model", str(best), "--port", "0"]) == 0
+    other.close()
     assert same(served[0].model.state_dict())
     best.write_text("step-000000099\n")
     assert convert.main(["inspect", str(best)]) == 2
