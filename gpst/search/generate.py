@@ -44,7 +44,7 @@ class Generation:
     """log p(tokens, actions) of prompt and continuation as far as they were generated, nats."""
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     model: GPSTModel,
     prompt: Context,

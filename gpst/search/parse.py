@@ -81,7 +81,7 @@ class Prefix:
     """Share of the beam's probability and actions (tokens and COMP) of each, best first."""
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def search_text(
     model: GPSTModel,
     contexts: Sequence[Context],

@@ -27,6 +27,9 @@ SPREADS, MARGIN = 2.0, 0.5
 """How far above the best known score others can be: spreads of those known, and nats."""
 
 
+_LEAST = np.finfo(np.float64).min
+
+
 class Expected:
     """What is known of log p of the next token of each context, nats."""
 
@@ -133,30 +136,32 @@ class Pool:
 
     def keep(self) -> tuple[Kept, Bool[np.ndarray, "C N"]]:
         """What is kept by the scores so far, and the GEN that must be known before it is sure."""
-        total, width = self._scores.shape[1], self._width
-        none, to_gen = total - 1, (self._levels + 1) * width
-        wanted = np.zeros(self._bound.shape, bool)
-        numbers = np.arange(self._unread + width) + self._offset
+        total, width, offset = self._scores.shape[1], self._width, self._offset
+        none, to_gen = offset + (total - 1), (self._levels + 1) * width
+        # Places in the flat table of bounds.
+        bounds = self._bound.reshape(-1)
+        to_bound = np.arange(len(offset))[:, None] * self._bound.shape[1]
+        to_bound = to_bound - offset - self._first_gen
+        wanted = np.zeros(bounds.shape, bool)
+        numbers = np.arange(self._unread + width) + offset
         for _ in range(self._levels):
             going = self._read.take(numbers)
             if not going.any():
                 break
-            nothing = none + self._offset
-            gen = np.where(going, numbers + to_gen, nothing)
-            pool = (np.where(going, nothing, numbers), np.where(going, numbers + width, nothing))
-            numbers = np.concatenate((*pool, gen), 1)
+            gen = np.where(going, numbers + to_gen, none)
+            stay, up = np.where(going, none, numbers), np.where(going, numbers + width, none)
+            numbers = np.concatenate((stay, up, gen), 1)
             scores = self._scores.take(numbers)
             order = (-scores).argsort(1, "stable")[:, : self._size]
             order += np.arange(len(order))[:, None] * scores.shape[1]
             # A GEN that is not known decides nothing where it is below the last one kept.
-            context = np.arange(len(order))[:, None]
-            place = gen - self._offset - self._first_gen
-            bound = self._bound[context, place]
-            unsure = (bound >= scores.take(order[:, -1:])) & (bound > -np.inf)
-            wanted[np.broadcast_to(context, unsure.shape)[unsure], place[unsure]] = True
+            place = gen + to_bound
+            bound = bounds.take(place)
+            unsure = bound >= np.maximum(scores.take(order[:, -1:]), _LEAST)
+            wanted[place[unsure]] = True
             numbers = numbers.take(order)
-        numbers = numbers - self._offset
-        return self._kept(numbers), self._first(numbers, wanted[:, :-1])
+        numbers = numbers - offset
+        return self._kept(numbers), self._first(numbers, wanted.reshape(self._bound.shape)[:, :-1])
 
     def _first(
         self, kept: Int64[np.ndarray, "C b"], wanted: Bool[np.ndarray, "C N"]

@@ -20,7 +20,7 @@ from gpst.search.score import text_tables
 from gpst.search.words import OPEN, WordSearch
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def sample_words(
     model: GPSTModel,
     prompts: Sequence[Context],

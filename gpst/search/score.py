@@ -35,7 +35,7 @@ class TextScore:
         return -self.log_p / math.log(2.0)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def score_text(
     model: GPSTModel,
     contexts: Sequence[Context],

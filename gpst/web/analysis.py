@@ -85,7 +85,7 @@ def analyse(model: GPST, sentences: Sequence[Sentence], beam: int, emit: Emit) -
     search_text(model.model, [tokens], beam=beam, inside_word=[inside_word], on_prefix=tell)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _score(model: GPST, sentences: Sequence[Sequence[int]], beam: int, emit: Emit) -> None:
     with evaluating(model.model):
         search = WordSearch(model.model, 1, beam, final_tokens=model.final_tokens)

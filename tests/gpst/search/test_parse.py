@@ -6,8 +6,10 @@ import torch
 from actions import actions_of
 
 from gpst.batch import ContextBatch
+from gpst.model.losses import total_loss
 from gpst.search.candidates import COMP
-from gpst.search.parse import search_text
+from gpst.search.parse import read_prompt, search_text
+from gpst.search.precision import multiply_in
 from gpst.tree import Tree
 
 CONTEXT = [[1, 2, 3, 4, 1], [5], [2, 3]]
@@ -148,6 +150,22 @@ def test_dropout_is_off_and_the_mode_comes_back(tiny):
     first = search_text(model, [CONTEXT])
     assert model.training
     assert first[0].log_p == search_text(model, [CONTEXT])[0].log_p
+
+
+def test_a_model_trains_and_searches_after_a_search(tiny):
+    """What a search keeps is made without version counters, which gradients need."""
+    model, batch = tiny(), ContextBatch.from_sentences([CONTEXT])
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        total_loss(model(batch).losses, batch.counts).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        prepared = multiply_in(model, "fp32")
+        first = search_text(prepared, [CONTEXT])[0].log_p
+        with torch.no_grad():
+            assert read_prompt(prepared, [CONTEXT], 20).log_p.logsumexp(1).shape == (1,)
+        assert search_text(model, [CONTEXT])[0].log_p == pytest.approx(first, abs=1e-9)
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_float32_agrees_with_uncached_float64(tiny, oracle_of):
