@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpst.kernels.gpu.segments import norm_row, softmax_backward, softmax_terms
+
 
 @triton.jit
 def _height(heights, left, right, edge):
@@ -30,12 +32,7 @@ def mix_cell(number, offset, starts, vectors, scores, weights, left, right, heig
     INSIDE: with LayerNorm_0 and the expected height.
     """
     first, last = tl.load(starts + number), tl.load(starts + number + 1)
-    top = tl.load(scores + first) * inverse_temperature
-    for pair in range(first + 1, last):
-        top = tl.maximum(top, tl.load(scores + pair) * inverse_temperature)
-    total = top * 0.0
-    for pair in range(first, last):
-        total += tl.exp(tl.load(scores + pair) * inverse_temperature - top)
+    top, total = softmax_terms(scores, first, last, inverse_temperature)
     column = tl.arange(0, WIDTH)
     inside = column < D
     mixed = tl.zeros((WIDTH,), tl.float32)
@@ -49,10 +46,8 @@ def mix_cell(number, offset, starts, vectors, scores, weights, left, right, heig
     row = number + offset
     if INSIDE:
         tl.store(heights + row, height)
-        centred = tl.where(inside, mixed - tl.sum(mixed, 0) / D, 0.0)
-        inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + 1e-5)
+        mixed, inverse = norm_row(mixed, inside, D)
         tl.store(inverse_std + row, inverse)
-        mixed = centred * inverse
     tl.store(table + row * D + column, mixed, inside)
 
 
@@ -124,11 +119,7 @@ def cell_backward(number, offset, starts, vectors, weights, left, right, heights
             tl.store(grad_edge_heights + pair, weight * height)
         tl.store(grad_scores + pair, grad)
         mean += weight * grad
-    tl.debug_barrier()
-    for pair in range(first, last):
-        grad = tl.load(grad_scores + pair) - mean
-        tl.debug_barrier()
-        tl.store(grad_scores + pair, tl.load(weights + pair) * grad * inverse_temperature)
+    softmax_backward(grad_scores, weights, first, last, mean, inverse_temperature)
 
 
 @triton.jit(do_not_specialize=["first", "offset", "num_rows", "num_cells"])

@@ -32,17 +32,47 @@ class Mixed(NamedTuple):
 
 
 @triton.jit
-def _mix(vectors, scores, heights, offsets, values, inverse_std, weights, mixed_heights,
-         inverse_temperature, NORM: tl.constexpr, HEIGHTS: tl.constexpr, D: tl.constexpr,
-         WIDTH: tl.constexpr):  # fmt: skip
-    segment = tl.program_id(0).to(tl.int64)
-    first, last = tl.load(offsets + segment), tl.load(offsets + segment + 1)
+def softmax_terms(scores, first, last, inverse_temperature):
+    """Of a segment's logits: the largest, and the sum of exp of their distances to it."""
     top = tl.load(scores + first) * inverse_temperature
     for edge in range(first + 1, last):
         top = tl.maximum(top, tl.load(scores + edge) * inverse_temperature)
     total = top * 0.0
     for edge in range(first, last):
         total += tl.exp(tl.load(scores + edge) * inverse_temperature - top)
+    return top, total
+
+
+@triton.jit
+def norm_row(x, inside, D: tl.constexpr):
+    """LayerNorm_0 of one row, and one over its standard deviation."""
+    centred = tl.where(inside, x - tl.sum(x, 0) / D, 0.0)
+    inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + 1e-5)
+    return centred * inverse, inverse
+
+
+@triton.jit
+def softmax_backward(grad_scores, weights, first, last, mean, inverse_temperature):
+    """The gradient of a segment's scores from that of its weights, in place.
+
+    One thread writes a number that all threads of the program read: hence the barriers.
+
+    mean: of the weights' gradients, under the weights.
+    """
+    tl.debug_barrier()
+    for edge in range(first, last):
+        grad = tl.load(grad_scores + edge) - mean
+        tl.debug_barrier()
+        tl.store(grad_scores + edge, tl.load(weights + edge) * grad * inverse_temperature)
+
+
+@triton.jit
+def _mix(vectors, scores, heights, offsets, values, inverse_std, weights, mixed_heights,
+         inverse_temperature, NORM: tl.constexpr, HEIGHTS: tl.constexpr, D: tl.constexpr,
+         WIDTH: tl.constexpr):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(offsets + segment), tl.load(offsets + segment + 1)
+    top, total = softmax_terms(scores, first, last, inverse_temperature)
     column = tl.arange(0, WIDTH)
     inside = column < D
     mixed = tl.zeros((WIDTH,), tl.float32)
@@ -56,10 +86,8 @@ def _mix(vectors, scores, heights, offsets, values, inverse_std, weights, mixed_
     if HEIGHTS:
         tl.store(mixed_heights + segment, height)
     if NORM:
-        centred = tl.where(inside, mixed - tl.sum(mixed, 0) / D, 0.0)
-        inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + 1e-5)
+        mixed, inverse = norm_row(mixed, inside, D)
         tl.store(inverse_std + segment, inverse)
-        mixed = centred * inverse
     tl.store(values + segment * D + column, mixed, inside)
 
 
@@ -113,9 +141,7 @@ def _mix_backward(vectors, weights, heights, offsets, grad_values, grad_out_heig
         mean += weight * grad
         if HEIGHTS:
             tl.store(grad_heights + edge, weight * grad_out_height)
-    for edge in range(first, last):
-        grad = tl.load(grad_scores + edge) - mean
-        tl.store(grad_scores + edge, tl.load(weights + edge) * grad * inverse_temperature)
+    softmax_backward(grad_scores, weights, first, last, mean, inverse_temperature)
 
 
 def segment_mix_backward(
