@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import initialisation
+from benchmarks import initialisation, punctuation_trees
+from data_prep.format.shard import open_dataset
+from gpst.chart.phrase_edges import CLOSING, WORD
+from pipeline.data import punctuation
 
 HOME = Path(__file__).parents[2]
 TINY = "configs/model/gpst_tiny.yaml"
@@ -57,6 +61,24 @@ def test_initialisations_are_compared_and_finished_cells_left_out(
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 2 + 6
     assert f"| paper | 0: {first[0]['perplexity']:.0f} |" in table[2]
+
+
+def test_trees_from_punctuation_are_scored(
+    toy_dataset: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    file = tmp_path / "trees.txt"
+    file.write_text("(S (NP (X w5) (X w6)) (VP (X w7) (NP (X w8) (X w9))))\n" * 3)
+    kinds = np.full(open_dataset(toy_dataset).manifest.vocab_size, WORD, np.int8)
+    kinds[:3] = CLOSING
+    monkeypatch.setattr(punctuation, "token_kinds", lambda *_: kinds)
+    command = ["x", "--data", str(toy_dataset), "--trees", str(file), "--most", "2"]
+    monkeypatch.setattr(sys, "argv", command)
+    punctuation_trees.main()
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["num_sentences"] == 2
+    # Of (w7 w8 w9), (w8 w9) and (w6 .. w9) two are right, and two of three gold spans are found.
+    assert scores["right_branching"]["f1"] == pytest.approx(100 * 2 / 3)
+    assert 0 <= scores["sentence_f1"] <= 100
 
 
 def test_the_costs_in_the_docs_are_those_counted() -> None:
