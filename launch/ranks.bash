@@ -58,6 +58,22 @@ esac
 
 children() { cat "/proc/$1/task/$1/children" 2> /dev/null || pgrep -P "$1"; }
 
+is_rank() { grep -qza -e '^--local_rank=' "/proc/$1/cmdline" 2> /dev/null; }
+# Ranks whose launcher has ended before them: what is left of deepspeed's process group, without the
+# processes that ranks have started.
+ranks_left() {
+  local file line
+  for file in /proc/[0-9]*/stat; do
+    read -r line 2> /dev/null < "$file" || continue
+    # shellcheck disable=SC2086 # state, parent, process group
+    set -- ${line##*) }
+    if [ "${3-}" = "$DEEPSPEED" ] && [ "$1" != Z ] && ! is_rank "$2"; then
+      line="${file#/proc/}" line="${line%/stat}"
+      if is_rank "$line"; then echo "$line"; fi
+    fi
+  done
+} 2> /dev/null
+
 # deepspeed does not forward signals, or gives the ranks 30 seconds. It runs in its own process group,
 # and the ranks get signals from here, so that they can save. Before the ranks exist there is nothing
 # to save.
@@ -70,6 +86,7 @@ pass_on() {
       for rank in $(children "$launcher"); do ranks="$ranks $rank"; done
     done
   fi
+  if [ -z "$ranks" ]; then ranks=$(ranks_left); fi
   if [ -n "$ranks" ]; then
     RANKS_KNOW=1
     kill -s "$1" $ranks 2> /dev/null
@@ -91,6 +108,10 @@ while kill -0 "$DEEPSPEED" 2> /dev/null; do
 done
 wait "$DEEPSPEED"
 CODE=$?
+if [ "$CODE" -lt 0 ]; then CODE=143; fi # a signal to this shell hid with which deepspeed ended
+# A signal to all processes of a run (pkill -f, a batch system) ends deepspeed at once, while ranks save.
+if [ -n "$(ranks_left)" ]; then say "deepspeed has ended before its ranks, which may be saving: waiting for them"; fi
+while [ -n "$(ranks_left)" ]; do RANKS_KNOW=1; sleep 0.5; done
 # Without a word of the ranks: deepspeed, or a rank in its first instants, which ends with minus the
 # signal in a byte.
 if [ "$CODE" -gt 130 ] && [ -n "$INTERRUPTED" ]; then ends_early INT; fi

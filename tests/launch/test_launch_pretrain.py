@@ -136,6 +136,12 @@ def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_
     assert "data.path: no dataset directory nowhere" in done.stderr
 
 
+def processes_of_session(number: int) -> list[int]:
+    """The newest first, so that none is left out that its parent starts meanwhile."""
+    listed = subprocess.run(["ps", "-o", "pid=", "-s", str(number)], capture_output=True, text=True)
+    return sorted(map(int, listed.stdout.split()), reverse=True)
+
+
 SIGINT = pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)
 
 
@@ -175,6 +181,27 @@ def test_a_stop_before_there_are_ranks_is_one_line(
         os.killpg(process.pid, number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, "", f"pretrain: {line}\n")
+
+
+def test_ranks_that_outlive_deepspeed_are_waited_for(toy_config, tmp_path, environ, stand_in):
+    """`pkill -f run` or a batch system's signal reaches all processes, and deepspeed ends at once."""
+    rank = "trap 'sleep 2; touch saved; exit' TERM; touch started; while :; do sleep 0.1; done"
+    (tmp_path / "rank.sh").write_text(rank)
+    waiting = environ | stand_in("bash rank.sh --local_rank=0 & wait")
+    with subprocess.Popen(
+        ["bash", PRETRAIN, "--config", str(toy_config)], cwd=tmp_path, env=waiting,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        for pid in processes_of_session(process.pid):
+            os.kill(pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (tmp_path / "saved").exists()
+    said = "pretrain: deepspeed has ended before its ranks, which may be saving: waiting for them"
+    assert (out, err.splitlines()[-1]) == ("", said)  # the shell may say that deepspeed was ended
+    assert process.returncode == 143
 
 
 @pytest.mark.dist
