@@ -2,7 +2,7 @@
 # signals to their ranks. deepspeed itself passes on PYTHON*, NCCL* and little else, and puts the
 # arguments before the other machines' shells as they are.
 HOSTFILE="$(sed -E 's/.* (--hostfile|-H)[ =]?([^ ]+).*/\2/' <<< " $DEEPSPEED_ARGS ")"
-WORKERS="$(sed -nE 's/^ *([^ #]+)[ \t]+slots=.*/\1/p' "$HOSTFILE" | paste -sd, -)"
+WORKERS="$(sed -nE 's/^[ \t]*([^ \t#]+)[ \t]+slots=.*/\1/p' "$HOSTFILE" | paste -sd, -)"
 
 passed_on() { # NAME=VALUE of variables that ranks or their libraries read; no passwords
   local name
@@ -11,7 +11,8 @@ passed_on() { # NAME=VALUE of variables that ranks or their libraries read; no p
     # deepspeed writes it between double quotes
     case "${!name}" in *$'\n'*) ;; *) printf '%s=%s\n' "$name" "$(sed 's/[\\"$`]/\\&/g' <<< "${!name}")" ;; esac
   done
-  cat ~/.deepspeed_env .deepspeed_env 2> /dev/null # the user's own go before
+  # The user's own go before; an empty line or a comment would be a traceback of deepspeed.
+  sed -n '/^[^#]*=/p' ~/.deepspeed_env .deepspeed_env 2> /dev/null
 }
 export DS_ENV_FILE="${DS_ENV_FILE:-$(mktemp)}"
 if [ ! -s "$DS_ENV_FILE" ]; then

@@ -2,7 +2,7 @@
 # script, and deepspeed runs it with Python.
 SELF="$(cd "$(dirname "${BASH_SOURCE[-1]}")" && pwd -P)/$(basename "${BASH_SOURCE[-1]}")"
 NAME="$(basename "$SELF" .sh)"
-DEEPSPEED= RANKS_KNOW= INTERRUPTED= TERMINATED= TIME_IS_UP=
+DEEPSPEED= RANKS_KNOW= TOLD_TO_END= INTERRUPTED= TERMINATED= TIME_IS_UP=
 
 say() { echo "$NAME: $1" >&2; }
 ends_early() { # SIGNAL: before there are ranks
@@ -91,6 +91,7 @@ pass_on() {
     RANKS_KNOW=1
     kill -s "$1" $ranks 2> /dev/null
   elif [ "$1" != HUP ]; then
+    TOLD_TO_END="$1"
     kill -TERM -- "-$DEEPSPEED" 2> /dev/null
   fi
 }
@@ -110,8 +111,16 @@ wait "$DEEPSPEED"
 CODE=$?
 if [ "$CODE" -lt 0 ]; then CODE=143; fi # a signal to this shell hid with which deepspeed ended
 # A signal to all processes of a run (pkill -f, a batch system) ends deepspeed at once, while ranks save.
-if [ -n "$(ranks_left)" ]; then say "deepspeed has ended before its ranks, which may be saving: waiting for them"; fi
-while [ -n "$(ranks_left)" ]; do RANKS_KNOW=1; sleep 0.5; done
+if [ -n "$(ranks_left)" ]; then
+  say "deepspeed has ended before its ranks, which may be saving: waiting for them"
+  while [ -n "$(ranks_left)" ]; do sleep 0.5; done
+  RANKS_KNOW=1
+  if [ "$CODE" -eq 241 ]; then CODE=143; fi
+fi
+# With pdsh deepspeed ends with 1 when it is told to, also while the other machines load Python.
+if [ "$CODE" -eq 1 ] && [ -n "$WORKERS" ] && [ -n "$TOLD_TO_END" ] && [ -z "$RANKS_KNOW" ]; then
+  ends_early "$TOLD_TO_END"
+fi
 # Without a word of the ranks: deepspeed, or a rank in its first instants, which ends with minus the
 # signal in a byte.
 if [ "$CODE" -gt 130 ] && [ -n "$INTERRUPTED" ]; then ends_early INT; fi

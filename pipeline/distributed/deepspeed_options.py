@@ -135,6 +135,8 @@ def _fetched(runner: Any, hostfile: str | None) -> dict[str, int] | None:
         machines = runner.fetch_hostfile(hostfile or runner.DLTS_HOSTFILE)
     finally:
         logger.setLevel(log)
+    if hostfile is not None:
+        _check_lines(Path(hostfile))
     empty = [name for name, slots in (machines or {}).items() if slots == 0]
     if empty:
         raise ConfigError(
@@ -142,6 +144,16 @@ def _fetched(runner: Any, hostfile: str | None) -> dict[str, int] | None:
             "write the number of its GPUs (or ranks), or remove the line"
         )
     return machines
+
+
+def _check_lines(hostfile: Path) -> None:
+    """Of a line with several machines deepspeed takes the first."""
+    for line in hostfile.read_text(encoding="utf-8", errors="replace").splitlines():
+        slots = r"slots=[0-9]+(\s+max[_-]slots=[0-9]+)?"
+        if not re.fullmatch(rf"\s*([\w.:@-]+\s+{slots}\s*)?(#.*)?", line):
+            raise ConfigError(
+                f"--hostfile {hostfile}: {line!r}: write HOST slots=N, a line for each machine"
+            )
 
 
 def _check_remote(options: Namespace, machines: list[str]) -> None:

@@ -209,6 +209,8 @@ def arrive(placement: Placement, store: distributed.Store, way: Way) -> None:
         store: the part of this start.
     """
     store.set(f"beat/{placement.rank}", "0")
+    if placement.rank == 0:
+        store.set("host", socket.gethostname())
     if way.leaves_the_machine:
         store.compare_set("address", "", way.other)
     store.append("arrived", f"{placement.rank} {socket.gethostname()}\n")  # type: ignore[attr-defined]

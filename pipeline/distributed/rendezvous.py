@@ -53,6 +53,8 @@ class Rendezvous:
         if self.placement.rank == 0:
             self.store.set("failed", "")
         meeting.arrive(self.placement, self.store, self._way)
+        if self.placement.rank:  # rank 0 answers those who come only once it has arrived
+            self._arrivals.hosts[0] = bytes(self.store.get("host")).decode()
         own = self._lobby.clone()  # type: ignore[attr-defined]
         self._watch = Watch(
             patience,

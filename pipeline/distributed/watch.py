@@ -34,7 +34,7 @@ class Watch:
     Args:
         patience: of this rank; its `stop` is told when the launcher has died.
         store: the ranks' store; None for a rank alone, where only the launcher is watched.
-        hosts: rank -> machine of all that have come, as rank 0 knows them so far.
+        hosts: rank -> machine, of all that have come so far, or of rank 0 in any other rank.
         each_beat: what rank 0 does besides.
     """
 
@@ -109,7 +109,7 @@ class Watch:
                 self._stop.launcher_is_gone()
             self._unanswered += len(self._threads) - 1
             if self._unanswered == SILENT_BEATS:
-                self._say(_no_sign_of_life("rank 0, which keeps the store"))
+                self._say(_no_sign_of_life(_named([0], self._hosts)))
                 self._end_process(EXIT_FAILURE)
             if self._code is not None and not self._failing and not self._over.wait(GRACE_S):
                 self._end_process(self._code)

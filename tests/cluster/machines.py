@@ -33,7 +33,7 @@ PACKAGES = {
     "nsenter": "util-linux", "setpriv": "util-linux",
 }  # fmt: skip
 """Programs, and the Debian packages that have them."""
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 """For what takes seconds on a machine that has nothing else to do."""
 _SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEFAULTS = ("env", "--default-signal")

@@ -75,6 +75,8 @@ LAUNCHER = [
     ("--hostfile {folder}/one", "--hostfile {folder}/one has one machine, elsewhere.invalid, and"),
     ("--hostfile {folder}/two", "no program pdsh here, with which deepspeed reaches a, b: install"),
     ("--hostfile {folder}/two --num_nodes 1", "--hostfile {folder}/two has one machine, a, and"),
+    ("--hostfile {folder}/both", "--hostfile {folder}/both: 'a slots=2 b slots=2': write HOST slo"),
+    ("--hostfile {folder}/mark", r"--hostfile {folder}/mark: '\ufeffa slots=2': write HOST slo"),
     ("--hostfile {folder}/bad", "Hostfile contains a bad entry: a slot=2"),
     ("--include localhost:a", "'localhost:a': write HOST, HOST:0,1 or HOST:0@HOST2:1"),
     ("--include localhost:", "'localhost:': write HOST"),
@@ -96,10 +98,11 @@ def test_wrong_options_of_deepspeed_are_one_line(tmp_path, monkeypatch, capfd, w
     files = {
         "empty": "", "bad": "a slot=2", "zero": "a slots=2\nb slots=0\n",
         "two": "a slots=2\nb slots=2", "twice": "a slots=2\na slots=1",
-        "one": "elsewhere.invalid slots=2",
+        "one": "elsewhere.invalid slots=2", "both": "a slots=2 b slots=2",
+        "mark": "\ufeffa slots=2",
     }  # fmt: skip
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     environ = {"DEEPSPEED_ARGS": words.format(folder=tmp_path)}
     with pytest.raises(ConfigError) as caught:
         deepspeed_options.check_launcher(environ)
@@ -114,7 +117,7 @@ def test_right_options_of_deepspeed_are_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("LOCAL_SIZE", "2")
     monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
-    (tmp_path / "hosts").write_text("# two\na slots=2\nb slots=2\n")
+    (tmp_path / "hosts").write_bytes(b"# two\n\ta slots=2\r\nb slots=2 max_slots=4 # b\n\n")
     (tmp_path / "here").write_text("localhost slots=2\n")
     (tmp_path / "there").write_text("elsewhere.invalid slots=2\n")
     for words in (

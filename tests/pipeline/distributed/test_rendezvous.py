@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +155,14 @@ def test_a_silent_rank_is_named_and_ends_all(meet, ranks, ended, capsys):
     assert meetings[1].failed_code(meetings[1].store) == 1
 
 
+def test_rank_0_is_named_with_its_machine(meet, ranks, ended, capsys):
+    meetings = meet(ranks)
+    meetings[0]._watch.end()
+    until(lambda: ended == [1])
+    line = f"pretrain (rank 1): no sign of life from rank 0 on {socket.gethostname()} for "
+    assert capsys.readouterr().err.startswith(line)
+
+
 def test_a_store_that_does_not_answer_ends_the_rank(ranks, ended, monkeypatch):
     monkeypatch.setattr(watch, "BEAT_S", 0.02)
     answer, said = threading.Event(), []
@@ -164,9 +173,9 @@ def test_a_store_that_does_not_answer_ends_the_rank(ranks, ended, monkeypatch):
 
     store = SimpleNamespace(set=stopped)
     patience = SimpleNamespace(placement=ranks[1], say=said.append, stop=None)
-    Watch(patience, store)  # type: ignore[arg-type]
+    Watch(patience, store, {0: "node1"})  # type: ignore[arg-type]
     until(lambda: ended == [1])
-    assert said[0].startswith("no sign of life from rank 0, which keeps the store for ")
+    assert said[0].startswith("no sign of life from rank 0 on node1 for ")
     answer.set()
 
 
