@@ -36,6 +36,16 @@ def test_an_unplugged_machine_is_named_on_both_sides(cluster, told):
     assert told.saved is None
 
 
+def test_the_command_of_an_unplugged_machine_ends_too(cluster, told, hosts):
+    """ssh alone would wait for ever."""
+    run = cluster.start("node1", "bash", RANKS, "--hosts", hosts, told.folder, LONG)
+    told.wait_for_steps()
+    with cluster.unplugged("node2"):
+        out = cluster.output(run)
+    assert run.returncode == 255, out
+    assert "node1: ranks: no sign of life from rank 1 on node2 for 40 s" in out
+
+
 def test_a_machine_without_power_ends_the_others(cluster, told):
     step = cluster.start("node1", *SRUN, *PYTHON, told.folder, LONG)
     told.wait_for_steps()
