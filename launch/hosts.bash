@@ -20,8 +20,9 @@ if [ ! -s "$DS_ENV_FILE" ]; then
   trap 'rm -f "$DS_ENV_FILE"' EXIT
 fi
 
-# ssh would wait for a machine without power or network for ever, after the ranks have ended.
-export PDSH_SSH_ARGS_APPEND="-o ServerAliveInterval=10 -o ServerAliveCountMax=4 ${PDSH_SSH_ARGS_APPEND-}"
+# ssh would wait for a machine without power or network for ever, after the ranks have ended. Of two
+# options of a name ssh takes the first.
+export PDSH_SSH_ARGS_APPEND="${PDSH_SSH_ARGS_APPEND-} -o ServerAliveInterval=10 -o ServerAliveCountMax=4"
 
 # The ranks' command lines, as a regular expression for pkill.
 literally() { sed -E 's/[][\\.*^$+?(){}|]/\\&/g' <<< "$*"; }

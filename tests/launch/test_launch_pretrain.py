@@ -184,7 +184,7 @@ def test_a_stop_before_there_are_ranks_is_one_line(
 
 
 def test_ranks_that_outlive_deepspeed_are_waited_for(toy_config, tmp_path, environ, stand_in):
-    """`pkill -f run` or a batch system's signal reaches all processes, and deepspeed ends at once."""
+    """`pkill -f` or a batch system sends a signal to all processes: deepspeed ends at once."""
     rank = "trap 'sleep 2; touch saved; exit' TERM; touch started; while :; do sleep 0.1; done"
     (tmp_path / "rank.sh").write_text(rank)
     waiting = environ | stand_in("bash rank.sh --local_rank=0 & wait")
