@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gpst.kernels.product import onednn_is_faster
+
 _ROWS = 64
 """Rows that the order is chosen for; it serves any number."""
 _STEP = 32
@@ -49,12 +51,15 @@ class Product:
 
 
 def packable(weight: Tensor) -> bool:
-    """Whether products with these weights are packed ones: large, on a CPU, without gradients."""
+    """Whether products with these weights are packed ones: large, on a CPU, without gradients.
+
+    Without AVX-512 oneDNN packs no bf16, and gains nothing in fp32 (benchmarks/LOG.md).
+    """
     return (
         weight.numel() >= _LEAST
         and weight.device.type == "cpu"
         and weight.dtype in (torch.float32, torch.bfloat16)
-        and torch.backends.mkldnn.is_available()
+        and onednn_is_faster()
         and not torch.is_grad_enabled()
         and not weight.is_inference()
     )

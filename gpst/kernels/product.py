@@ -54,11 +54,11 @@ def pays(x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"]) -> bool:
 
 
 def _wanted() -> bool:
-    return requested() != "torch" and _available()
+    return requested() != "torch" and onednn_is_faster()
 
 
 @functools.cache
-def _available() -> bool:
+def onednn_is_faster() -> bool:
     """oneDNN is built in, and the CPU is one for which it is the faster."""
     return (
         torch.backends.mkldnn.is_available() and "AVX512" in torch.backends.cpu.get_cpu_capability()

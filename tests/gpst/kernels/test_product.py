@@ -16,7 +16,7 @@ SHAPES = [(64, 64, 5), (128, 192, 64), (700, 320, 310)]
 
 @pytest.fixture(autouse=True)
 def _on_any_cpu(monkeypatch):
-    monkeypatch.setattr(products, "_available", torch.backends.mkldnn.is_available)
+    monkeypatch.setattr(products, "onednn_is_faster", torch.backends.mkldnn.is_available)
     monkeypatch.delenv("GPST_KERNELS", raising=False)
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from gpst.config import CompositionConfig, GPSTConfig, ParserConfig
+from gpst.kernels import packed_linear
 from gpst.kernels.packed_linear import PackedLinear, Product
+from gpst.kernels.product import onednn_is_faster
 from gpst.model.gpst import GPSTModel
 from gpst.search import vocabulary
 from gpst.search.parse import search_text
@@ -69,7 +71,8 @@ def test_bf16_gives_nearly_the_probabilities_of_fp32():
         assert gap.max() > 0  # it is another precision
 
 
-def test_packed_products_are_those_of_the_weights_they_have_now():
+def test_packed_products_are_those_of_the_weights_they_have_now(monkeypatch):
+    monkeypatch.setattr(packed_linear, "onednn_is_faster", torch.backends.mkldnn.is_available)
     torch.manual_seed(2)
     layer = torch.nn.Linear(64, 5000)
     packed, x = PackedLinear(layer), torch.randn(3, 5, 64)
@@ -83,6 +86,20 @@ def test_packed_products_are_those_of_the_weights_they_have_now():
             layer.weight.mul_(-2.0)  # as an optimizer or a loaded checkpoint would
     packed(x).sum().backward()  # with gradients it is a plain layer
     assert layer.weight.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_cpu_without_avx512_packs_nothing(monkeypatch, dtype):
+    """oneDNN refuses to pack bf16 there."""
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
+    onednn_is_faster.cache_clear()
+    torch.manual_seed(2)
+    layer = torch.nn.Linear(64, 5000)
+    packed, x = PackedLinear(layer, dtype), torch.randn(3, 64)
+    with torch.no_grad():
+        assert torch.allclose(packed(x), layer(x), atol=1e-5 if dtype == torch.float32 else 0.05)
+    assert packed._product._packed is None
+    onednn_is_faster.cache_clear()
 
 
 def test_a_prepared_model_searches_as_before():
