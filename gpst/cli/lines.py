@@ -126,7 +126,8 @@ class Lines:
             if text:
                 self.model.sentence(text)
         except ValueError as error:
-            reason = " ".join(str(error).split())
+            undecodable = isinstance(error, UnicodeEncodeError)
+            reason = "it is not UTF-8 text" if undecodable else " ".join(str(error).split())
             if self.on_unfit is None:
                 raise InputError(f"line {number}: {reason}") from error
             self.on_unfit(f"line {number} is left out: {reason}")

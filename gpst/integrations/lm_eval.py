@@ -111,9 +111,10 @@ class HarnessModel(LM):
             before, after = stripped, before[len(stripped) :] + after
             sentences = self._sentences(before + after)
             total = sum(map(len, sentences))
-            num_given = min(
-                len(self.gpst.codec.tokenizer.encode(before).ids) if before else 0, total - 1
-            )
+            given = self.gpst.codec.tokenizer.encode(before).ids if before else []
+            if [token for sentence in sentences for token in sentence] == given:
+                continue  # White space that has no tokens.
+            num_given = min(len(given), total - 1)
             new[number] = total - num_given
             if new[number] > self.limit:
                 raise ValueError(

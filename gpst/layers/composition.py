@@ -256,9 +256,11 @@ class Scaling(nn.Module):
         super().__init__()
         self.down = Linear(hidden_dim, dim)
         self.up = Linear(dim, hidden_dim)
-        nn.init.orthogonal_(self.down.weight)
         ratio = init_std(hidden_dim) * math.sqrt(hidden_dim / dim)
         with torch.no_grad():
+            # In fp32, as torch has no QR decomposition of bf16 and fp16.
+            weight = self.down.weight
+            weight.copy_(nn.init.orthogonal_(torch.empty_like(weight, dtype=torch.float32)))
             self.up.weight.copy_(self.down.weight.T * ratio)
         nn.init.zeros_(self.down.bias)
         nn.init.zeros_(self.up.bias)

@@ -26,6 +26,9 @@ from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
 from gpst.tree import Tree
 
+_OF_GENERATE = ("next_sequence_length", "is_first_iteration", "logits_to_keep", "tokenizer")
+"""What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer."""
+
 
 @dataclass
 class GPSTOutput(ModelOutput):
@@ -202,7 +205,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         use_cache: bool | None = True,
         **options: Any,
     ) -> dict[str, Any]:
-        refuse(options, known=("next_sequence_length", "is_first_iteration", "logits_to_keep"))
+        refuse(options, known=_OF_GENERATE)
         if search is None or not use_cache:
             search = LeftToRight(self.gpst, beam, self.config.sentence_final_token_ids or [])
         return {"input_ids": input_ids, "attention_mask": attention_mask, "search": search}

@@ -88,6 +88,11 @@ def rows_of(
             "(resize_token_embeddings makes room for new ones)"
         )
     if labels is not None:
+        if labels.shape != input_ids.shape:
+            raise ValueError(
+                f"labels: shape {tuple(labels.shape)} is not that of input_ids, "
+                f"{tuple(input_ids.shape)}"
+            )
         of_tokens = labels.to(input_ids.device)[inside]
         if bool(((of_tokens != tokens) & (of_tokens != IGNORED)).any()):
             raise ValueError(
@@ -127,7 +132,10 @@ def _tokens_in(input_ids: Int64[Tensor, "B T"], mask: Tensor | None) -> Bool[Ten
     begins = inside & ~inside.roll(1, 1)
     begins[:, 0] = inside[:, 0]
     if bool((begins.sum(1) > 1).any()):
-        raise ValueError("attention_mask: padding must come before or after the tokens of a row")
+        raise ValueError(
+            "attention_mask: padding must come before or after the tokens of a row; to generate, "
+            "pad on the left"
+        )
     return inside
 
 

@@ -122,6 +122,16 @@ def test_parse_reads_a_file_or_standard_input(exported, tmp_path, capsys, monkey
     assert out.count("<text") == 10
 
 
+def test_a_line_of_another_encoding_is_named(exported, monkeypatch, capsys):
+    """Python reads standard input like this where the locale is C or POSIX."""
+    given = io.BytesIO(b"Caf\xe9.\nThe old man sailed.\n")
+    lines = io.TextIOWrapper(given, encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", lines)
+    code, out, err = run(capsys, "parse", "--model", exported, "--format", "bracket", "-")
+    assert (code, err) == (3, "parse: line 1 is left out: it is not UTF-8 text\n")
+    assert out.startswith("\n(")
+
+
 def test_what_is_unfit_is_named_and_the_rest_is_done(exported, tmp_path, capsys):
     lines = ["\ufeffThe old man sailed.", "", "boats " * 200, "They did!"]
     (tmp_path / "in.txt").write_text("\n".join(lines), encoding="utf-8")

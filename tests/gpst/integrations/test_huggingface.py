@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -152,6 +153,30 @@ def test_the_pipeline_of_the_model_cards_tag(folder):
     assert one["generated_text"] == "The old man" + new["generated_text"]
 
 
+@pytest.mark.parametrize("kind", ["gpst", "gpt2"])
+def test_generation_stops_at_a_string(kind):
+    trained = Path(__file__).parents[3] / "launch" / "demo_model" / kind
+    model, tokenizer = load(trained), AutoTokenizer.from_pretrained(trained)
+    given = tokenizer("We must act.", return_tensors="pt")
+    options = {"do_sample": False, "max_new_tokens": 12}
+    until = {"stop_strings": [" the"], "tokenizer": tokenizer}
+    whole = write(model, **given, **options)[0].tolist()
+    end = whole.index(tokenizer.convert_tokens_to_ids("the")) + 1
+    assert end < len(whole)
+    assert write(model, **given, **options, **until)[0].tolist() == whole[:end]
+    writer = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
+    [one] = writer("We must act.", **options, **until)
+    assert one["generated_text"].endswith(" the")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_of_a_half_type_starts_from_its_configuration(folder, dtype):
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_config(config, trust_remote_code=True, dtype=dtype)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
 def test_saved_in_pieces_and_loaded(model, tokenizer, inputs, tmp_path):
     model.save_pretrained(tmp_path / "again", max_shard_size="20KB")
     tokenizer.save_pretrained(tmp_path / "again")
@@ -244,10 +269,14 @@ def test_masks_and_ids_that_cannot_be_are_named(folder, inputs):
     for given, message in (
         ({"attention_mask": mask[:, None, None]}, "masks of more dimensions are not supported"),
         ({"attention_mask": (1.0 - mask.float()) * -1e9}, "values must be 1 for tokens"),
-        ({"attention_mask": hole}, "padding must come before or after"),
+        (
+            {"attention_mask": hole},
+            "padding must come before or after.* to generate, pad on the left",
+        ),
         ({"attention_mask": mask * 0}, "row 0 has 0 tokens; the model takes 1 to 128"),
         ({"input_ids": ids + 300}, "is no token; the vocabulary has 336"),
         ({"input_ids": ids[0]}, "is not \\(rows, tokens\\)"),
+        ({"labels": ids[:, 1:]}, "labels: shape .* is not that of input_ids"),
         ({"labels": ids.roll(1, 1)}, "labels: each must be its token's id, or -100"),
         ({"token_type_ids": mask}, "token_type_ids is not supported"),
     ):

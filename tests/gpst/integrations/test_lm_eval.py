@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 # The harness and what it imports are not as clean as this project.
+DEMO = Path(__file__).parents[3] / "launch" / "demo_model" / "gpst"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -61,6 +62,16 @@ def test_an_empty_continuation_is_certain_and_a_space_is_what_its_tokens_say(mod
     )
     assert space == pytest.approx(with_space - without, abs=1e-4)
     assert space < -1
+    assert word < -1
+
+
+def test_a_space_that_has_no_tokens_is_certain():
+    from gpst.integrations.lm_eval import HarnessModel
+
+    wordpiece = HarnessModel(str(DEMO), beam=2, device="cpu")
+    pairs = requests("loglikelihood", ("We must", " "), ("We must", " act"))
+    space, (word, _) = wordpiece.loglikelihood(pairs, disable_tqdm=True)
+    assert space == (0.0, True)
     assert word < -1
 
 
