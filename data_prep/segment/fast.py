@@ -11,7 +11,7 @@ from data_prep.segment.languages import LANGUAGES
 from data_prep.segment.scan import CLOSER, DIGIT, LOWER, OPENER, SPACE, STOP, UPPER
 from data_prep.segment.words import word_table
 
-VERSION = 2
+VERSION = 3
 
 
 def _byte_classes() -> np.ndarray:

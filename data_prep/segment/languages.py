@@ -69,10 +69,10 @@ remarked observed snarled hissed
 )
 _GERMAN = Language(
     title="hr fr dr prof dipl ing mag st frl gen hl ehem kgl bgm mr mrs ms",
-    numbered="nr art abs abb tab bd kap z ziff tel aufl",
+    numbered="nr art abs abb tab bd kap ziff tel aufl",
     latin="""
-z.b bzw d.h s ca vgl u.a v.a i.d.r bspw sog inkl exkl zzgl ggf evtl geb gest verh insb inbes m.e o.g
-s.o s.u zit allg einschl entspr max min mind gegr lat engl frz franz dt griech ital span russ
+z z.b bzw d.h s ca vgl u.a v.a i.d.r bspw sog inkl exkl zzgl ggf evtl geb gest verh insb inbes m.e
+o.g s.o s.u zit allg einschl entspr max min mind gegr lat engl frz franz dt griech ital span russ
 österr u.u v.chr n.chr verw wg zw rd eigtl urspr ungef vorm nachm bes
 """,
     maybe="""
@@ -106,10 +106,10 @@ _SPANISH = Language(
 sr sra srta sres dr dra d dña prof profa ing lic gral cnel cap sto sta san mons fr arq mr mrs ms st
 """,
     numbered="n núm núms no p pp pág págs art arts fig vol cap t tel ed",
-    latin="p.ej cf vs aprox i.e e.g esp máx mín av avda c hab",
+    latin="p.ej ej ee cf vs aprox i.e e.g esp máx mín av avda c hab",
     maybe="""
-co cía inc ltd jr ee.uu a.c d.c a.m p.m s.a s.l ud uds vd vds ene feb mar abr jun jul ago sept oct
-nov dic
+co cía inc ltd jr ee.uu uu a.c d.c a.m p.m s.a s.l ud uds vd vds ene feb mar abr jun jul ago sept
+oct nov dic
 """,
     ending="etc",
     starter="""

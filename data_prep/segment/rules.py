@@ -18,6 +18,7 @@ from data_prep.segment.scan import (
     kind_of_letter,
     next_word,
     skip_spaces,
+    space_length,
 )
 from data_prep.segment.words import (
     ENDING,
@@ -80,6 +81,8 @@ def _word_before(data, start, stop, classes, table):
             break
         if byte == 0x94 and first - 3 >= start and data[first - 3] == 0xE2:  # an em dash
             break
+        if byte >= 0x80 and _is_wide_space(data, first, start, classes):  # as in z.\u00a0B.
+            break
         first -= 1
     if stop - first >= LONGEST_WORD:
         return first, -1, False
@@ -94,6 +97,16 @@ def _word_before(data, start, stop, classes, table):
         value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
     slot = look_up(table, value)
     return first, (table[slot, 1] if slot >= 0 else 0), inner
+
+
+@compiled
+def _is_wide_space(data, end, start, classes):
+    """A white space of two or three bytes ends at ``end``."""
+    for length in (2, 3):
+        i = end - length
+        if i >= start and data[i] >= 0xC2 and space_length(data, i, end, classes) == length:
+            return True
+    return False
 
 
 @compiled

@@ -119,9 +119,11 @@ def _text_of(line: bytes, offset: int, path: str, field: str, recorder: Recorder
         return None
     text = record.get(field)
     if not isinstance(text, str):
-        known = ", ".join(list(record)[:8])
+        detail = f"the line has: {', '.join(list(record)[:8])}"
+        if field in record:
+            detail = f"it is {'null' if text is None else f'of type {type(text).__name__}'}"
         reason = "missing_text_field" if text is None else "text_field_is_not_a_string"
-        recorder.drop(reason, path, offset, f"field {field!r}; the line has: {known}")
+        recorder.drop(reason, path, offset, f"field {field!r}; {detail}")
         return None
     return text
 

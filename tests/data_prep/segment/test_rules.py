@@ -69,6 +69,10 @@ def test_rules(marked, cut_plainly):
     [
         ("de", "Am 3. Mai kam Hr. Maier, d.h. spät.| Er war der 2.| Die „Reise“ endete.| Gut."),
         ("de", "Er wohnt z.B. am Ring 5.| Über uns liegt Hamburg, s. Karte.| »Gut.«| »So!«"),
+        ("de", "Er mag z. B. Hunde (z. T. Doggen).| Das ist z.\u00a0B. Hamburg.| Ja."),
+        ("en", "We met\u00a0Dr.\u00a0Roe, and\u202fMr.\u202fPoe.| They left.|\u00a0It rained."),
+        ("fr", "Chez\u00a0M.\u00a0Dupont.| Là."),
+        ("es", "Los EE. UU. son grandes, p. ej. Texas y los EE.\u00a0UU. Mexicanos.| Sí."),
         ("fr", "M. Dupont et Mme. Roux vivent av. Foch.| Où est-il ?| « Là. »| Etc."),
         ("es", "El Sr. Gil vino.| ¿Quién es?| ¡Hola!| Vive en la pág. 3 del libro."),
         ("it", "Il sig. Rossi è a pag. 5.| Il dott. Bianchi no.| E lei?"),

@@ -39,6 +39,18 @@ def test_a_tree_that_is_never_closed(tmp_path, read, monkeypatch, longest, chunk
     assert places == ["\n".join(lines).index(lines[n]) for n in (10, 20)]
 
 
+def test_a_json_field_that_is_there_but_no_text_is_not_called_missing(tmp_path, read):
+    lines = ('{"text": null}', '{"text": 5}', '{"body": "a"}', '{"text": "b"}')
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    documents, recorder = read("jsonl", [tmp_path])
+    assert documents == ["b"]
+    assert [entry["detail"] for entry in recorder.quarantine] == [
+        "field 'text'; it is null",
+        "field 'text'; it is of type int",
+        "field 'text'; the line has: body",
+    ]
+
+
 def test_trees_whose_inner_lines_are_not_indented(tmp_path, read):
     (tmp_path / "a.mrg").write_text("(S\n(A a)\n(B b)\n)\n(S\n(C c))\n")
     documents, recorder = read("treebank", [tmp_path])
