@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_prep.segment.scan import DIGIT, LOWER, SPACE, kind_of_letter
+from data_prep.segment.scan import DIGIT, LOWER, SPACE, kind_of_letter, skip_spaces
 from gpst.jit.compiled import compiled_uncounted as compiled
 
 # wrapped text: a line of this length (bytes) without a stop probably goes on in the next one
@@ -54,6 +54,7 @@ def line_ends(data, line, i, end, classes):
     if j >= end:
         return False
     if kind_of_letter(data, j, end, classes) == LOWER:
-        return _is_address(data, j, end, classes) and _is_address(data, line, i, classes)
+        first = skip_spaces(data, line, i, classes)  # the list may be indented
+        return _is_address(data, j, end, classes) and _is_address(data, first, i, classes)
     length = i - line
     return length < WRAP_MIN or length > WRAP_MAX or _is_item(data, j, end, classes)

@@ -52,6 +52,7 @@ import pytest
         "(We fly the next day. )| Then we rest.",
         # addresses, one a line; wrapped lines that begin small
         "http://a.org/b\n|http://a.org/c\n|www.d.org".replace("\n|", "|\n"),
+        "  http://x.org\n|  http://a.org/b\n|  http://a.org/c\n|\twww.d.org".replace("\n|", "|\n"),
         "a line of text that leads to\nhttp://a.org/b\nand goes on",
         # items of a list, after lines of any length
         "a line that is as long as wrapped text usually is, or more|\n- an item|\n2) another",
