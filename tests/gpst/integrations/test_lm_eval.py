@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# The harness and what it imports are not as clean as this project.
 DEMO = Path(__file__).parents[3] / "launch" / "demo_model" / "gpst"
+# The harness and what it imports are not as clean as this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
