@@ -10,6 +10,7 @@ import pytest
 
 import data_prep.build.build
 from data_prep.build.input_record import NAME, change_since, write_record
+from data_prep.segment.fast import VERSION
 from data_prep.sources.listing import END_BYTES, input_file
 from data_prep.sources.registry import find_input, get_source
 
@@ -126,7 +127,7 @@ def test_sentences_of_an_earlier_segmenter_are_not_mixed_in(prepare, begun):
         assert (code, error.startswith(warning)) == (0, True)
         assert json.loads(path.read_text()) == values
     else:
-        cure = "not '2'; choose another output, or remove it"
+        cure = f"not '{VERSION}'; choose another output, or remove it"
         assert (code, f"built with segmenter-version '1', {cure}" in error) == (2, True)
     code, _, error = prepare("--language", "de")
     assert (code, "built with language 'en', not 'de'" in error) == (2, True)
