@@ -7,16 +7,18 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from data_prep.build.input_record import check_unchanged, write_record
-from data_prep.errors import UsageError
+from data_prep.errors import TokenizerError, UsageError
 from data_prep.files import write_atomically
 from data_prep.format.manifest import MANIFEST_NAME, read_manifest
 from data_prep.sources.base import MIB, InputFile
 from data_prep.sources.options import SourceOptions
+from data_prep.tokenizer.load import load_tokenizer
 
 WORK = ".work"
 VERSION_KEY = "segmenter_version"
@@ -163,7 +165,21 @@ def check_same(output: Path, earlier: dict[str, Any], values: dict[str, Any]) ->
                 f"output {output} was built from other input: {differ}; choose another output,"
                 " or remove it"
             )
+        if name == "tokenizer":
+            raise UsageError(
+                f"output {output} was built with another tokenizer{_stored_tokenizer(output)};"
+                " choose another output, or remove it"
+            )
         raise UsageError(
             f"output {output} was built with {name.replace('_', '-')} {earlier.get(name)!r}, not"
             f" {values.get(name)!r}; choose another output, or remove it"
         )
+
+
+def _stored_tokenizer(output: Path) -> str:
+    """In words, what the tokenizer of an earlier build is; empty where that is not to be had."""
+    for folder in (output / "tokenizer", output / WORK / "tokenizer"):
+        with suppress(TokenizerError, OSError):
+            stored = load_tokenizer(folder)
+            return f", {stored.kind} with {stored.vocab_size:,} tokens (in {folder})"
+    return ""

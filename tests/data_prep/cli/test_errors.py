@@ -112,7 +112,8 @@ def test_output_of_another_corpus(prepare, corpus):
 
 def test_output_of_another_tokenizer(prepare, wordpiece_path):
     assert prepare()[0] == 0
-    check(prepare(tokenizer=wordpiece_path), 2, "was built with tokenizer")
+    said = "was built with another tokenizer, byte_bpe with "
+    check(prepare(tokenizer=wordpiece_path), 2, said, "out/tokenizer); choose another output")
 
 
 def test_output_that_is_no_dataset(prepare, tmp_path):
