@@ -112,10 +112,12 @@ def claim_output(
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"output {output} cannot be made: {error.strerror}") from None
-    if not os.access(output, os.W_OK | os.X_OK):
-        raise UsageError(f"output {output} cannot be written: no permission")
     record = output / WORK / "job.json"
     complete = (output / MANIFEST_NAME).exists()
+    if not complete and not os.access(output, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"output {output} cannot be written: no permission, or a read-only file system"
+        )
     if complete or record.exists():
         earlier = dict(read_manifest(output).arguments) if complete else _read_job(record)
         earlier.pop(RECORD_KEY, None)

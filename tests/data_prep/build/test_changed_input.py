@@ -170,3 +170,12 @@ def test_only_the_ends_of_files_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pread", lambda *given: read.append(given[1]) or pread(*given))
     input_file(str(tmp_path / "x.txt"))
     assert read == [END_BYTES, END_BYTES]
+
+
+def test_a_finished_dataset_is_finished_where_none_can_write(prepare, monkeypatch, tmp_path):
+    assert prepare()[0] == 0
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert prepare()[0] == 0
+    (tmp_path / "out" / "manifest.json").unlink()
+    code, _, error = prepare()
+    assert (code, "no permission, or a read-only file system" in error) == (2, True)
