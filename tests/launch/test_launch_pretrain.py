@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,19 @@ def test_bash_ends_with_the_one_line_of_ranks_that_refuse(run, toy_config, free_
     assert "data.path: no dataset directory nowhere" in done.stderr
 
 
+@contextmanager
+def started(config: Path, folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """The script with a stand-in for deepspeed, once that has made the file `started`."""
+    with subprocess.Popen(
+        ["bash", PRETRAIN, "--config", str(config)], cwd=folder, env=env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        while not (folder / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield process
+
+
 def processes_of_session(number: int) -> list[int]:
     """The newest first, so that none is left out that its parent starts meanwhile."""
     listed = subprocess.run(["ps", "-o", "pid=", "-s", str(number)], capture_output=True, text=True)
@@ -171,13 +186,7 @@ def test_a_stop_before_there_are_ranks_is_one_line(
 ):
     """A deepspeed that starts no rank; Ctrl-C goes to the whole process group of the terminal."""
     waiting = environ | stand_in("touch started\nsleep 60 & wait")
-    with subprocess.Popen(
-        ["bash", PRETRAIN, "--config", str(toy_config)], cwd=tmp_path, env=waiting,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        while not (tmp_path / "started").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
+    with started(toy_config, tmp_path, waiting) as process:
         os.killpg(process.pid, number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, "", f"pretrain: {line}\n")
@@ -188,13 +197,7 @@ def test_ranks_that_outlive_deepspeed_are_waited_for(toy_config, tmp_path, envir
     rank = "trap 'sleep 2; touch saved; exit' TERM; touch started; while :; do sleep 0.1; done"
     (tmp_path / "rank.sh").write_text(rank)
     waiting = environ | stand_in("bash rank.sh --local_rank=0 & wait")
-    with subprocess.Popen(
-        ["bash", PRETRAIN, "--config", str(toy_config)], cwd=tmp_path, env=waiting,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        while not (tmp_path / "started").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
+    with started(toy_config, tmp_path, waiting) as process:
         for pid in processes_of_session(process.pid):
             os.kill(pid, signal.SIGTERM)
         out, err = process.communicate(timeout=60)

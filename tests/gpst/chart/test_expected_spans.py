@@ -6,17 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from span_trees import all_trees
 
 from gpst.chart.expected_spans import best_splits, inside_sums, span_probabilities
-
-
-def all_trees(i, j):
-    if i == j:
-        yield frozenset()
-    for k in range(i, j):
-        for left in all_trees(i, k):
-            for right in all_trees(k + 1, j):
-                yield left | right | {(i, j)}
 
 
 def spans_of(cut):

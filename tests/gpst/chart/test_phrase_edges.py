@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from small_model import make_model
+from span_trees import all_trees
 
 from gpst.batch import ContextBatch
 from gpst.chart import phrase_edges
@@ -58,15 +59,6 @@ def test_shares_by_hand(edges):
 def test_rare_pairs_are_left_to_the_word():
     few = PhraseEdges.count(KINDS, *flat(TEXT[:3]))
     assert len(few.end.pairs) == len(few.start.pairs) == 0
-
-
-def all_trees(i, j):
-    if i == j:
-        yield frozenset()
-    for k in range(i, j):
-        for left in all_trees(i, k):
-            for right in all_trees(k + 1, j):
-                yield left | right | {(i, j)}
 
 
 def values(side):
