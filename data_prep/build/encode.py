@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from data_prep.errors import TokenizerError
 from data_prep.format.manifest import dtype_for
 from data_prep.segment.segmenters import Segmenter
-from data_prep.tokenizer.engines import Engine
 from data_prep.tokenizer.load import BYTE_BPE, WORDPIECE, LoadedTokenizer
 from data_prep.tokenizer.pieces import cut_into_pieces, cuts_are_safe
+from data_prep.tokenizer.reference import Engine
 from gpst.jit.compiled import compiled
 
 # what a token begins with

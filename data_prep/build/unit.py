@@ -35,8 +35,9 @@ from data_prep.text.batch import RawBatch, Recorder, merge_small
 from data_prep.text.decode import clean_documents
 from data_prep.text.encodings import FEW_BAD, MOST_BAD
 from data_prep.text.normalise import CleanBatch
-from data_prep.tokenizer.engines import Engine, get_engine
+from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
+from data_prep.tokenizer.reference import Engine
 from gpst.jit.compiled import compiled
 
 # a document of a unit: the hash of its text and its size

@@ -150,8 +150,10 @@ def tokenizer(options: Namespace) -> int:
         loaded = load_tokenizer(output)
         print(f"{output}: complete already: {loaded.kind}, {loaded.vocab_size} tokens")
         return 0
+    if files.left_out:
+        _warn(options, files.left_out)
     text = train_tokenizer(
-        _sample(options, source, source_options, files),
+        lambda: _sample(options, source, source_options, files),
         kind=options.kind,
         vocab_size=options.vocab_size,
         lowercase=not options.cased,
@@ -182,8 +184,6 @@ def _sample(
     from data_prep.text.batch import Recorder, merge_small
     from data_prep.text.decode import clean_documents
 
-    if files.left_out:
-        _warn(options, files.left_out)
     units = group_into_units(source.parts(files, source_options), 4 * MIB)
     share = options.sample_mib * MIB / max(sum(unit.weight for unit in units), 1)
     step = max(1, round(1 / share))

@@ -32,7 +32,7 @@ SAMPLE = (
 def bpe_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small byte-level BPE tokenizer."""
     folder = tmp_path_factory.mktemp("bpe")
-    text = train_tokenizer([SAMPLE] * 3, kind="bpe", vocab_size=320)
+    text = train_tokenizer(lambda: [SAMPLE] * 3, kind="bpe", vocab_size=320)
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     return folder
 
@@ -41,7 +41,7 @@ def bpe_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wordpiece_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small WordPiece tokenizer."""
     folder = tmp_path_factory.mktemp("wordpiece")
-    text = train_tokenizer([SAMPLE] * 3, kind="wordpiece", vocab_size=120)
+    text = train_tokenizer(lambda: [SAMPLE] * 3, kind="wordpiece", vocab_size=120)
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     return folder
 

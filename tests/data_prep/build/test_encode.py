@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from data_prep.build.encode import Encoder
 from data_prep.segment.segmenters import get_segmenter
-from data_prep.tokenizer.engines import ReferenceEngine, get_engine
+from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import load_tokenizer
+from data_prep.tokenizer.reference import ReferenceEngine
 
 TEXTS = st.lists(
     st.one_of(

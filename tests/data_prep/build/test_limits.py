@@ -28,8 +28,8 @@ from data_prep.format.manifest import (
 from data_prep.format.shard import open_dataset
 from data_prep.segment.segmenters import get_segmenter
 from data_prep.sources.options import SourceOptions
-from data_prep.tokenizer.engines import ReferenceEngine
 from data_prep.tokenizer.load import load_tokenizer
+from data_prep.tokenizer.reference import ReferenceEngine
 
 ARGUMENTS = BuildArguments(source="text", validation_fraction=0.0, unit_bytes=700)
 

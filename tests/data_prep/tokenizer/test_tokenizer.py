@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from data_prep.errors import SourceError, TokenizerError, UsageError
-from data_prep.tokenizer.engines import ReferenceEngine, get_engine
-from data_prep.tokenizer.load import load_tokenizer
+from data_prep.tokenizer.engines import get_engine
+from data_prep.tokenizer.load import BERT_SPECIALS, load_tokenizer
+from data_prep.tokenizer.reference import ReferenceEngine
 from data_prep.tokenizer.train import train_tokenizer
 
 
@@ -117,11 +118,38 @@ def test_missing_and_unknown_tokens(tmp_path, bpe_path):
 
 def test_training_refuses_nonsense():
     with pytest.raises(UsageError, match="--vocab-size 100 is too small"):
-        train_tokenizer(["a"], kind="bpe", vocab_size=100)
+        train_tokenizer(lambda: ["a"], kind="bpe", vocab_size=100)
     with pytest.raises(UsageError, match="kind 'unigram' does not exist"):
-        train_tokenizer(["a"], kind="unigram", vocab_size=1000)
+        train_tokenizer(lambda: ["a"], kind="unigram", vocab_size=1000)
     with pytest.raises(SourceError, match="holds no text"):
-        train_tokenizer([], kind="wordpiece", vocab_size=1000)
+        train_tokenizer(list, kind="wordpiece", vocab_size=1000)
+
+
+def vocabulary(text: str, vocab_size: int) -> list[str]:
+    trained = train_tokenizer(lambda: [text], kind="wordpiece", vocab_size=vocab_size)
+    ids = json.loads(trained)["model"]["vocab"]
+    assert sorted(ids.values()) == list(range(len(ids)))
+    return sorted(ids, key=ids.__getitem__)
+
+
+def test_a_wordpiece_vocabulary_is_the_same_each_time():
+    # equally frequent: which ones are joined is decided by the numbers of the letters inside
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    text = " ".join("X" + letter for letter in reversed(letters)) + " (x)"
+    alphabet = [*("##" + letter for letter in letters), "(", ")", *letters]
+    joined = [f"x{letter}" for letter in "abcdefghij"]
+    wanted = [*BERT_SPECIALS, *alphabet, *joined]
+    assert vocabulary(text, len(wanted)) == wanted
+    assert vocabulary(text, len(wanted)) == wanted
+
+
+def test_a_wordpiece_vocabulary_has_the_most_frequent_letters():
+    many = [chr(code) for code in range(0x1400, 0x1400 + 1100)]  # Canadian syllabics and others
+    text = "".join(many) + "".join(many[:500]) + " a a a"
+    tokens = set(vocabulary(text, 4096))
+    letters = {token for token in tokens if len(token) == 1}
+    assert len(letters) == 1000
+    assert letters >= {"a", *many[:500]}
 
 
 STRINGS = st.text(
@@ -180,7 +208,7 @@ def test_unknown_engine(bpe_path):
 
 
 def test_a_new_encoder_now_and_then_changes_nothing(monkeypatch, bpe_path):
-    from data_prep.tokenizer.engines import GigatokenEngine
+    from data_prep.tokenizer.gigatoken_engine import GigatokenEngine
 
     monkeypatch.setattr(GigatokenEngine, "RENEW_BYTES", 20)
     loaded = load_tokenizer(bpe_path)
