@@ -2,7 +2,7 @@
 # The paper in miniature on two CPU cores: `make miniature` (docs/miniature.md).
 # INPUT=path: your own text (a file or a folder of .txt) instead of the State of the Union.
 # TREES=folder with train.txt, valid.txt, test.txt: grammar induction.  SUITES=folder: SyntaxGym.
-# MODELS="gpst gpt2": only these.  SEEDS="0 1 2": of gpst and gpt2; the others have the first.
+# MODELS="gpst gpt2": only these, or gpst_no_last_word.  SEEDS="0 1 2": of gpst and gpt2; the others have the first.
 # OUTPUT=folder: data/ and runs/ go there.  SETTINGS="key=value ...": for every pre-training.
 # Run again, it goes on where it stopped; what is finished is not done again.
 set -euo pipefail
@@ -19,14 +19,15 @@ DATA=${OUTPUT}data/miniature RUNS=${OUTPUT}runs/miniature
 BLOCKS=(--split-blank-lines) # paragraphs are the documents
 
 overrides() { # what a model changes in its configuration
-  local paper=(structure.chart_order=parser model.composition.window=2)
+  local paper=(structure.chart_order=parser model.composition.window=2 model.last_word=false)
   case $1 in
     gpst | gpt2) ;;
+    gpst_no_last_word) echo model.last_word=false ;;
     gpst_paper) echo "${paper[@]}" ;;
     gpst_no_gradient_stop) echo "${paper[@]}" model.gradient_stop=false ;;
     gpst_no_surrogate) echo "${paper[@]}" model.surrogate=false ;;
     gpt2_5) echo model.num_layers=5 ;;
-    *) echo "MODELS: $1 is unknown; known are gpst gpt2 gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5" >&2; return 2 ;;
+    *) echo "MODELS: $1 is unknown; known are gpst gpt2 gpst_no_last_word gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5" >&2; return 2 ;;
   esac
 }
 
@@ -45,7 +46,7 @@ pretrain() { # MODEL SEED: a run, exported
 induce() { # MODEL SEED: goes on, on the words of a treebank, and scores its trees
   local run=$RUNS/$1/seed-$2 order=()
   if [ -f "$run/trees/results.json" ]; then echo "$run/trees: fine-tuned already"; return; fi
-  case $1 in gpst) order=("structure.punctuation_data=$DATA") ;; *) order=(structure.chart_order=parser structure.punctuation_data=null) ;; esac
+  case $1 in gpst | gpst_no_last_word) order=("structure.punctuation_data=$DATA") ;; *) order=(structure.chart_order=parser structure.punctuation_data=null) ;; esac
   run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/finetune.sh --config configs/finetune/miniature.yaml \
     "init=$run/exported" "run_dir=$run/trees" "${order[@]}" \
     "grammar_induction.train=$TREES/train.txt" "grammar_induction.valid=$TREES/valid.txt" "grammar_induction.test=$TREES/test.txt"
