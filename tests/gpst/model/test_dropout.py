@@ -11,24 +11,21 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import torch
+from shares_of_zeros import Counted
 from slow_gpst import Dropped, pair, pair_score
-from small_model import CONFIG, make_contexts, make_model
-from torch import Tensor, nn
+from torch import Tensor
 
 import gpst.kernels.choice
-from gpst.batch import ContextBatch
 from gpst.chart import pair_pass
 from gpst.chart.inside import inside
 from gpst.chart.layout import build_layout
 from gpst.chart.outside import outside
 from gpst.chart.pair_pass import PairPass
 from gpst.chart.pairs import OutputGradients, Pairs
-from gpst.config import CompositionConfig, ParserConfig
+from gpst.config import CompositionConfig
 from gpst.kernels import pair as pieces
 from gpst.layers import composition as module_form
 from gpst.layers.composition import Composition, Decomposition, PairModel
-from gpst.model.gpst import GPSTModel
-from gpst.model.losses import total_loss
 
 RATE = 0.2
 PAIRS, TOLERANCE = 150, 0.03
@@ -37,10 +34,6 @@ SIZES = CompositionConfig(
     dim=24, num_heads=6, ffn_dim=32, num_layers=2, num_decomposition_layers=2, score_dim=8,
     dropout=RATE,
 )  # fmt: skip
-
-
-def zeros(x: Tensor) -> float:
-    return (x == 0).double().mean().item()
 
 
 def make(kind: type[PairModel], **changes) -> PairModel:
@@ -60,35 +53,6 @@ def passage_of(model: PairModel, pairs: Pairs, recompute: bool = False) -> PairP
     if pairs.side is not None:
         passage.project_siblings(pairs.second_table)
     return passage
-
-
-def weights_on_vectors(packed: Tensor, mixed: Tensor, num_heads: int) -> Tensor:
-    """(2 vectors, ...) the weights by which the values were mixed."""
-    value = packed.unflatten(-1, (3, num_heads, -1))[:, :, 2].double()
-    basis = torch.stack((value[0], value[1]), -1).expand(2, -1, -1, -1, -1)
-    mixed = mixed.unflatten(-1, (num_heads, -1)).double().unsqueeze(-1)
-    return torch.linalg.lstsq(basis, mixed).solution.squeeze(-1).movedim(-1, 0)
-
-
-class Counted:
-    """Shares of zeros of what goes through the places of a pair model."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, list[Tensor]] = defaultdict(list)
-
-    def add(self, place: str, x: Tensor) -> None:
-        self.seen[place].append(x.detach().clone().flatten())
-
-    def add_weights(self, packed: Tensor, mixed: Tensor, num_heads: int) -> None:
-        on_vectors = weights_on_vectors(packed, mixed, num_heads)
-        on_vectors = torch.where(on_vectors.abs() < 1e-3, 0.0, on_vectors)
-        self.add("weights on vector 0", on_vectors[0])
-        self.add("weights on vector 1", on_vectors[1])
-        self.add("weights on both", on_vectors.abs().sum(0))
-
-    @property
-    def shares(self) -> dict[str, float]:
-        return {place: zeros(torch.cat(all_of)) for place, all_of in self.seen.items()}
 
 
 def expected_shares(rate: float) -> dict[str, float]:
@@ -270,119 +234,6 @@ def test_the_same_masks_give_the_same_in_all_forms(kind, recompute: bool, monkey
         torch.testing.assert_close(into[:, 0], theirs[0])
         for (name, parameter), gradient in zip(wanted.items(), theirs[1:], strict=True):
             torch.testing.assert_close(by_id[id(parameter)], gradient, msg=name)
-
-
-RATES = {"dropout": 0.1, "head_dropout": 0.3}
-PARSER = ParserConfig(dim=16, num_heads=2, ffn_dim=32, num_layers=2, score_dim=24, dropout=0.4)
-
-
-def whole_model() -> GPSTModel:
-    torch.manual_seed(0)
-    chart = dataclasses.replace(CONFIG.composition, dropout=RATE)
-    sizes = {"hidden_dim": 32, "ffn_dim": 64, "composition": chart, "parser": PARSER, **RATES}
-    return GPSTModel(dataclasses.replace(CONFIG, **sizes))
-
-
-@pytest.mark.parametrize("recompute", [set(), {"generator", "composition"}])
-@pytest.mark.parametrize("training", [True, False])
-def test_zeros_of_parser_generator_and_heads(training: bool, recompute) -> None:
-    """What goes into every layer of the model.
-
-    The passes over the chart read what their linear layers compute, and have their own test.
-    """
-    model = whole_model().train(training)
-    model.activation_checkpointing = set(recompute)
-    found: dict[str, float] = {}
-    for name, module in model.named_modules():
-        of_a_pass = isinstance(module, nn.Linear) and "composition." in name
-        if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)) and not of_a_pass:
-            module.register_forward_pre_hook(
-                lambda _, given, name=name: found.update({name: zeros(given[0])})
-            )
-    model(ContextBatch.from_sentences(make_contexts([[40, 60, 100]])))
-    expected = dict.fromkeys(found, 0.0)
-    if training:
-        expected |= {
-            "generator.type_layers.blocks.0.attention_norm": RATES["dropout"],
-            "generator.token_layers.blocks.0.attention_norm": RATES["dropout"],
-            # The sum of a dropped input and a dropped residual.
-            "generator.type_layers.blocks.0.ffn_norm": RATES["dropout"] ** 2,
-            "generator.token_layers.blocks.0.ffn_norm": RATES["dropout"] ** 2,
-            "generator.type_head.out": RATES["head_dropout"],
-            "generator.token_head.out": RATES["head_dropout"],
-            "autoencoding_head.out": RATES["head_dropout"],
-            "parser.score": PARSER.dropout,
-        }
-    assert set(expected) == set(found)
-    assert len(found) > 30
-    assert found == pytest.approx(expected, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_zeros_of_the_generator_s_residuals_and_attention(training: bool, monkeypatch) -> None:
-    model = whole_model().train(training)
-    counted, into = Counted(), {}
-    right = gpst.kernels.attention.keep_mask
-
-    def keep_mask(*args):
-        mask = right(*args)
-        counted.add("attention weights", mask)
-        return mask
-
-    monkeypatch.setattr(gpst.kernels.attention, "keep_mask", keep_mask)
-    for block in (*model.generator.type_layers.blocks, *model.generator.token_layers.blocks):
-
-        def middle(_, given, block=block):
-            counted.add("attention residual", given[0] - into[block])
-            into[block] = given[0]
-
-        def end(module, _, out):
-            counted.add("feed-forward residual", out - into[module])
-
-        block.register_forward_pre_hook(lambda module, given: into.update({module: given[0]}))
-        block.ffn_norm.register_forward_pre_hook(middle)
-        block.register_forward_hook(end)
-    model(ContextBatch.from_sentences(make_contexts([[40, 60, 100]])))
-    rate = RATES["dropout"] if training else 0.0
-    expected = {"attention residual": rate, "feed-forward residual": rate}
-    if training:
-        expected["attention weights"] = rate
-    assert counted.shares == pytest.approx(expected, abs=TOLERANCE)
-
-
-def test_nothing_is_dropped_before_the_parser_s_score() -> None:
-    model = whole_model()
-    batch = ContextBatch.from_sentences(make_contexts([[40, 60]]))
-    hidden: list[Tensor] = []
-    model.parser.dense.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
-    for training in (True, False):
-        model.train(training)
-        model.parser(batch)
-    assert torch.equal(*hidden)
-
-
-def test_the_loss_goes_down_its_gradient_with_dropout_on() -> None:
-    """Finite differences of the whole loss in float64, along all parameters at once."""
-    rates = {"dropout": RATE}
-    model = make_model(gradient_stop=False, composition=rates, **RATES).train()
-    batch = ContextBatch.from_sentences(make_contexts([[5, 9], [7]]))
-
-    def loss() -> Tensor:
-        torch.manual_seed(4)
-        return total_loss(model(batch).losses, batch.counts)
-
-    parameters = list(model.parameters())
-    into = torch.autograd.grad(loss(), parameters)
-    directions = [torch.randn_like(p) for p in parameters]
-    values = []
-    with torch.no_grad():
-        for step in (1e-6, -2e-6):
-            for parameter, direction in zip(parameters, directions, strict=True):
-                parameter.add_(direction, alpha=step)
-            values.append(loss().item())
-    along = sum((g * d).sum().item() for g, d in zip(into, directions, strict=True))
-    assert (values[0] - values[1]) / 2e-6 == pytest.approx(along, rel=1e-5)
-    assert abs(along) > 1e-3
 
 
 def test_inside_and_outside_draw_anew_in_each_step() -> None:
