@@ -28,6 +28,13 @@ class Sampling:
             raise ValueError(f"top_k: {self.top_k} is not allowed; it must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p: {self.top_p} is not allowed; it must be in (0, 1]")
+        check_seed(self.seed)
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError for what torch's generators do not take."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed: {seed} is not allowed; it must be from -2**63 to 2**64 - 1")
 
 
 def drawn_from(

@@ -50,9 +50,11 @@ def model_card(state: TrainerState, checkpoint: Path, num_parameters: int) -> st
     use = (
         "from gpst import GPST\nmodel = GPST.from_pretrained(FOLDER)\n"
         'print(model.parse("The old man sails the boats."))\n\n'
-        "from transformers import pipeline\n"
-        'write = pipeline("text-generation", FOLDER, trust_remote_code=True)  # pip install gpst\n'
-        'print(write("The old man", max_new_tokens=20))'
+        "from transformers import AutoModelForCausalLM, AutoTokenizer  # pip install gpst\n"
+        "tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)\n"
+        "model = AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)\n"
+        'given = tokenizer("The old man", return_tensors="pt")\n'
+        "print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))"
         if kind == "gpst"
         else "from transformers import GPT2LMHeadModel\n"
         "model = GPT2LMHeadModel.from_pretrained(FOLDER)"

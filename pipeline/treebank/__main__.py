@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m pipeline.treebank",
         description=__doc__,
         epilog="example:\n  python -m pipeline.treebank wsj/23 --lower > data/ptb/test.txt\n\n"
-        "exit codes: 0 done, 2 wrong usage, 3 damaged trees",
+        "exit codes: 0 done, 2 wrong usage, 3 damaged trees or a full disk",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("trees", help="a file of trees, or a folder with .mrg or .ptb files")

@@ -46,6 +46,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny_config(**changes) -> GPSTConfig:
+    composition = CompositionConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1, score_dim=8)
     sizes = {
         "vocab_size": 336,
         "bos_token_id": 0,
@@ -55,12 +56,10 @@ def tiny_config(**changes) -> GPSTConfig:
         "ffn_dim": 32,
         "num_type_layers": 1,
         "num_token_layers": 2,
+        "composition": composition,
+        "parser": ParserConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1),
     }
-    return GPSTConfig(
-        **(sizes | changes),
-        composition=CompositionConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1, score_dim=8),
-        parser=ParserConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1),
-    )
+    return GPSTConfig(**(sizes | changes))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
+from gpst.search.sampling import check_seed
 from gpst.search.words import OPEN, WordSearch
 
 
@@ -86,6 +87,7 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     if seed is None:
         yield
         return
+    check_seed(seed)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

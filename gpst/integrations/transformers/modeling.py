@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import ModelOutput
 
-from gpst.chart.decode import decode, trees_of
 from gpst.export.remote import AUTO_MAP, REMOTE, REMOTE_CODE
+from gpst.integrations.transformers.adapters import warn_of_idle_adapters
 from gpst.integrations.transformers.configuration import GPSTConfig
+from gpst.integrations.transformers.features import features_after_tokens
 from gpst.integrations.transformers.left_to_right import LeftToRight, seeded
 from gpst.integrations.transformers.rows import Rows, refuse, rows_of
 from gpst.layers.transformer import init_std
-from gpst.model.generator import GeneratorPadding
 from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
 from gpst.tree import Tree
@@ -174,6 +174,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
             loss, trees = None, None
             features, trees = features_after_tokens(self.gpst, rows, input_ids.device)
         else:
+            warn_of_idle_adapters(self.gpst)
             batch = rows.batch(self.config.bos_token_id or 0, labels).to(input_ids.device)
             output = self.gpst.losses_of(batch)
             loss = total_loss(output.losses, batch.counts)
@@ -192,9 +193,20 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
 
         Args:
             seed: draw as after torch.manual_seed(seed), without a trace; None: go on drawing.
+        Raises:
+            ValueError: an empty text, or what cannot be done.
         """
+        given = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        if given is not None and given.shape[-1] == 0:
+            raise ValueError("input_ids: an empty text; without input_ids the model begins itself")
         with seeded(seed, self.device):
             return super().generate(*args, **kwargs)  # type: ignore[misc]
+
+    def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_generation_config(*args, **kwargs)  # type: ignore[misc]
+        if (prepared[0].guidance_scale or 1) != 1:
+            refuse({"guidance_scale": prepared[0].guidance_scale})
+        return prepared
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,
@@ -231,30 +243,6 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
                 f"{input_ids_length} tokens and {generation_config.max_length - input_ids_length} "
                 f"new ones are more than the model takes ({limit}, max_context_tokens)"
             )
-
-
-def features_after_tokens(
-    model: GPSTModel, rows: Rows, device: torch.device
-) -> tuple[Float[Tensor, "N H"], list[list[Tree]]]:
-    """What predicts the token after each token, given the induced trees; and those trees."""
-    bos = model.config.bos_token_id
-    batch = rows.batch(bos).to(device)
-    layout = model.layout(batch, model.parser(batch).detach())
-    embedded = model.embedding(batch.tokens)
-    recompute = model.activation_checkpointing
-    chart = model._inside(layout, embedded, 1.0, "composition" in recompute)
-    induced = decode(layout, chart.scores)
-    _, features, _ = model.generator(
-        model._nodes(layout, induced, chart, embedded),
-        model.embedding.weight[bos],
-        GeneratorPadding.of(batch),
-        layout,
-        induced,
-        "generator" in recompute,
-    )
-    trees = iter(trees_of(layout, induced))
-    of_rows = [[next(trees) for _ in range(len(row) + 1)][:-1] for row in rows.sentences]
-    return features[torch.from_numpy(rows.after_tokens(batch)).to(device)], of_rows
 
 
 class GPSTForSequenceClassification(GPSTPreTrainedModel):

@@ -115,3 +115,18 @@ def test_generation_stops_at_a_string(kind):
     writer = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
     [one] = writer("We must act.", **options, **until)
     assert one["generated_text"].endswith(" the")
+
+
+def test_what_generation_cannot_do_is_one_line(folder, tokenizer):
+    model = load(folder)
+    if not is_gpst(model):
+        pytest.skip("GPST's own lines")
+    given = tokenizer("The old man", return_tensors="pt")
+    for seed in (2**64, -(2**63) - 1):
+        with pytest.raises(ValueError, match=rf"seed: {seed} is not allowed; it must be from"):
+            model.generate(**given, seed=seed)
+    assert model.generate(**given, seed=2**64 - 1, do_sample=True, max_new_tokens=1).shape == (1, 4)
+    with pytest.raises(ValueError, match="guidance_scale is not supported by GPST: it reads"):
+        model.generate(**given, guidance_scale=1.5, max_new_tokens=2)
+    with pytest.raises(ValueError, match="input_ids: an empty text"):
+        model.generate(**tokenizer("", return_tensors="pt"), max_new_tokens=2)
