@@ -31,13 +31,14 @@ class Change:
     count: int = 0
     """Files that differ."""
     first: str = ""
-    """The first of them and its difference, in words."""
+    """The first of them that says more than a time, and its difference, in words."""
     times_only: bool = True
     """All of them have the size, start and end that they had."""
 
     def add(self, path: str, difference: str, time_only: bool = False) -> None:
         """One more file."""
-        self.first = self.first or f"{path} {difference}"
+        if not self.first or (self.times_only and not time_only):
+            self.first = f"{path} {difference}"
         self.times_only &= time_only
         self.count += 1
 

@@ -25,8 +25,8 @@ _MAGIC = {
 }
 CHUNK = 1 << 20
 STEP = 1 << 16  # bytes decompressed at a time; an error loses no more than these
-# Damaged data may decompress to spliced text, which only the checksum at the end detects. So the
-# last bytes before an error are not used: for most files that is everything.
+# Damaged data may decompress to spliced text, which only the checksum at the end detects. So this
+# many bytes wait for the end, and of a longer stream it is looked at first.
 HELD_BACK = 16 << 20
 
 
@@ -149,8 +149,9 @@ _ERRORS = (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError)
 class _Frames:
     """Compressed streams one after another, to the last byte of the file.
 
-    The libraries' own readers ignore a short end, or other bytes after a stream. The last HELD_BACK
-    bytes of a stream are returned only after more bytes, or its end with its checksum.
+    The libraries' own readers ignore a short end, or other bytes after a stream. Nothing of a
+    damaged stream is returned: its text waits until the end has been seen. Of a long one in a file
+    that cannot go back, as in an archive, the last HELD_BACK bytes wait.
     """
 
     def __init__(self, file: BinaryIO, kind: str):
@@ -161,13 +162,21 @@ class _Frames:
         self._taken = 0  # bytes of the file that were read
         self._held: deque[bytes] = deque()
         self._num_held = self._num_returned = 0  # bytes of the stream in hand
+        self._origin = file.tell() if file.seekable() else None
+        self._start = 0  # of the stream in hand, in bytes of the file
+        self._is_checked = False
         self._error: BrokenStreamError | None = None
 
     def read(self, size: int, /) -> bytes:
         while not self._error:
-            if self._held and (self._stream is None or self._num_held > HELD_BACK):
+            if self._held and (self._stream is None or self._is_checked):
                 break
             try:
+                if self._num_held > HELD_BACK:
+                    if self._origin is None:
+                        break
+                    self._check()
+                    continue
                 if self._stream is None and not self._begin():
                     return b""
                 output = self._decompress(min(size, STEP))
@@ -187,6 +196,32 @@ class _Frames:
         self._num_held -= len(output)
         self._num_returned += len(output)
         return output
+
+    def _check(self) -> None:
+        """Looks at the stream in hand to its end, and comes back. A short one is not damaged."""
+        assert self._origin is not None
+        self._is_checked = True
+        place, stream = self._file.tell(), self._new()
+        self._file.seek(self._origin + self._start)
+        try:
+            while not stream.eof:
+                data = self._file.read(self._step) if stream.needs_input else b""
+                if stream.needs_input and not data:
+                    break
+                stream.decompress(data, STEP)
+        except _ERRORS as error:
+            raise self._damaged(error) from None
+        finally:
+            self._file.seek(place)
+
+    def _damaged(self, error: Exception) -> BrokenStreamError:
+        detail = f"{self._kind}, the stream from byte {self._start}: {error}; of its text "
+        detail += f"{self._num_held} bytes that were read are not used"
+        if self._num_returned:
+            detail += f", the first {self._num_returned} were and may be wrong"
+        self._held.clear()
+        self._num_held = 0
+        return BrokenStreamError("damaged_archive", detail)
 
     def _take(self) -> bytes:
         data, self._pending = self._pending or self._file.read(self._step), b""
@@ -210,25 +245,19 @@ class _Frames:
             detail = f"{zeros} zero bytes before byte {self._taken}, after an {self._kind} stream"
             raise BrokenStreamError("damaged_archive", detail)
         if self._pending:
-            self._stream, self._num_returned = self._new(), 0
+            self._stream, self._start = self._new(), self._taken
+            self._is_checked, self._num_returned = False, 0
         return bool(self._pending)
 
     def _decompress(self, size: int) -> bytes:
-        start, stream = self._taken, self._stream
+        stream = self._stream
         data = self._take() if stream.needs_input else b""
         if stream.needs_input and not data:
             raise BrokenStreamError("truncated_archive", f"the {self._kind} stream ends early")
         try:
             output = stream.decompress(data, size)
         except _ERRORS as error:
-            detail = f"{self._kind}, from byte {start}: {error}"
-            if self._num_held:
-                detail += f"; of its text {self._num_held} bytes before are not used"
-            if self._num_returned:
-                detail += f", the first {self._num_returned} were and may be wrong"
-            self._held.clear()
-            self._num_held = 0
-            raise BrokenStreamError("damaged_archive", detail) from None
+            raise self._damaged(error) from None
         if stream.eof:
             self._put_back(stream.unused_data)
             self._stream = None

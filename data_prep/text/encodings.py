@@ -40,6 +40,7 @@ _MAGIC = {
     b"SQLite format 3\0": "a database",
 }
 BINARY_HEADS = tuple(_MAGIC)
+_LIKE_WORDS = ("a GIF", "a parquet file; use --source parquet")  # their heads may begin a text
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 MOST_CONTROLS = 0.02
 """The largest fraction of control characters in text with more than a few of them."""
@@ -78,26 +79,32 @@ def known_encoding(name: str) -> str | None:
 
 
 def detect_encoding(sample: bytes, declared: str = AUTO, whole: bool = True) -> Detected:
-    """Detect what bytes are. sample: a file's start; whole: it is the whole file."""
+    """Detect what bytes are. sample: a file's start; whole: it is the whole file.
+
+    declared: the encoding of what is not UTF-8 and does not show by a mark or zeros what it is.
+    """
     kind = next((kind for magic, kind in _MAGIC.items() if sample.startswith(magic)), None)
     if sample[257:262] == b"ustar":
         kind = "a tar archive; unpack it"
-    if kind:
+    if kind and (kind not in _LIKE_WORDS or b"\0" in sample[:1024]):
         return Detected(reason="binary_file", detail=kind)
-    if declared != AUTO:
-        return Detected(declared)
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
             return Detected(encoding)
-    return _detect_without_mark(sample, whole)
-
-
-def _detect_without_mark(sample: bytes, whole: bool) -> Detected:
     is_utf8 = _fits(sample, UTF8, whole)
     if not is_utf8 or b"\0" in sample:
         for encoding in _WIDE:
             if _is_wide_text(sample, encoding):
                 return Detected(encoding)
+    if declared == AUTO:
+        return _detect_narrow(sample, is_utf8)
+    # All of ASCII may be text of an encoding that escapes other characters.
+    if is_utf8 and not sample.isascii():
+        return Detected(UTF8)
+    return Detected(f"{declared}-le" if declared in ("utf-16", "utf-32") else declared)
+
+
+def _detect_narrow(sample: bytes, is_utf8: bool) -> Detected:
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
     if controls > max(4, MOST_CONTROLS * len(sample)):
         detail = f"{controls} control characters in the first {len(sample)} bytes"

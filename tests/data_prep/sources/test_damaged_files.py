@@ -162,16 +162,43 @@ def test_damage_does_not_splice_text(tmp_path, kind, split, read):
             assert len(texts) == 9
 
 
-def test_text_that_was_used_before_damage_showed_is_named(tmp_path, read, monkeypatch):
+@pytest.mark.parametrize("kind", list(PACKED))
+def test_a_long_stream_is_looked_at_before_it_is_used(tmp_path, kind, read, monkeypatch):
+    monkeypatch.setattr(streams, "HELD_BACK", 1 << 15)
+    first, text = "\n".join(NUMBERED[:9]), "\n".join(NUMBERED)
+    sound = PACKED[kind](first.encode() + b"\n"), bytearray(PACKED[kind](text.encode()))
+    (tmp_path / f"x.txt.{kind}").write_bytes(b"".join(sound))
+    [document], recorder = read("text", [tmp_path])
+    assert (document, recorder.quarantine) == (first + "\n" + text, [])
+    sound[1][len(sound[1]) // 2] ^= 255
+    (tmp_path / f"x.txt.{kind}").write_bytes(b"".join(sound))
+    [document], recorder = read("text", [tmp_path])
+    assert document.rstrip() == first
+    [entry] = recorder.quarantine
+    assert entry["reason"] == "damaged_archive"
+    assert f"{kind}, the stream from byte {len(sound[0])}: " in entry["detail"]
+    assert entry["detail"].endswith("bytes that were read are not used")
+
+
+def test_of_a_file_that_cannot_go_back_the_text_that_was_used_is_named(monkeypatch):
     monkeypatch.setattr(streams, "HELD_BACK", 1 << 16)
-    packed = bytearray(gzip.compress("\n".join(NUMBERED).encode()))
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    text = "\n".join(NUMBERED).encode()
+    packed = bytearray(gzip.compress(text))
     packed[-8] ^= 1  # its checksum
-    (tmp_path / "x.txt.gz").write_bytes(packed)
-    documents, recorder = read("text", [tmp_path])
-    detail = recorder.quarantine[0]["detail"]
-    assert "of its text 65536 bytes before are not used, the first 13" in detail
-    assert detail.endswith("were and may be wrong")
-    assert "\n".join(NUMBERED).startswith(documents[0])
+    stream, parts = streams.decompressed(Pipe(packed), ".gz"), []
+    with pytest.raises(BrokenStreamError, match="incorrect data check") as raised:
+        parts += iter(lambda: stream.read(1 << 14), b"")
+    found = b"".join(parts)
+    detail = raised.value.detail
+    assert "of its text 65536 bytes that were read are not used" in detail
+    assert detail.endswith(f"the first {len(found)} were and may be wrong")
+    assert len(found) > 1 << 20
+    assert text.startswith(found)
 
 
 def test_a_frame_to_skip_begins_a_file(tmp_path, read):

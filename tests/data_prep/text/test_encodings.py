@@ -20,7 +20,9 @@ from data_prep.build.job import BuildArguments
 from data_prep.sources import ranges, text
 from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import get_source
-from data_prep.text.encodings import decoded, detect_encoding, known_encoding
+from data_prep.text.batch import RawBatch, Recorder
+from data_prep.text.decode import clean_documents
+from data_prep.text.encodings import AUTO, SAMPLE_BYTES, decoded, detect_encoding, known_encoding
 
 TEXTS = {
     "ru": "Это обычный русский текст о погоде. Завтра будет дождь, и мы останемся дома.\n",
@@ -144,3 +146,34 @@ def test_documents_that_are_mostly_damaged_are_left_out_by_name(tmp_path, bpe_pa
     entry = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
     assert (entry["reason"], entry["offset"]) == ("bad_utf8", len(lines[0]) + 1)
     assert entry["detail"] == "60 places that do not fit; or name its --encoding"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252"])
+def test_a_declared_encoding_is_that_of_files_that_do_not_show_theirs(tmp_path, bpe_path, encoding):
+    text = "Déjà vu. C’est la vie.\n" * 20
+    forms = ("utf-8", "utf-8-sig", "utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-32-be")
+    kept = {f"{name}.txt": text.encode(name) for name in forms}
+    declared = "Été" if encoding == "cp1252" else "é"  # too short to show what it is
+    kept["declared.txt"] = declared.encode("cp1252" if encoding == "cp1252" else encoding + "-le")
+    (tmp_path / "in").mkdir()
+    for name, data in kept.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    arguments = BuildArguments("text", SourceOptions(encoding=encoding), validation_fraction=0.0)
+    dataset = build([str(tmp_path / "in")], bpe_path, tmp_path / "out", arguments)
+    found = ["".join("".join(document).split()) for document in document_texts(dataset)]
+    assert sorted(found) == sorted([declared, *["".join(text.split())] * len(forms)])
+
+
+def test_the_encoding_of_a_long_file_is_looked_for_where_its_ascii_ends():
+    line = "Grüße aus Köln, sagte die Frau.\n".encode("latin-1")
+    raw = b"All of this is ASCII.\n" * 60000 + 50 * line
+    assert len(raw) > SAMPLE_BYTES
+    batch = RawBatch.join([raw], "x.txt", [0], ["x.txt"], whole_files=True)
+    _, clean = clean_documents(batch, AUTO, Recorder())
+    assert clean.data.tobytes().decode().count("Grüße aus Köln") == 50
+
+
+@pytest.mark.parametrize("head", ["GIF89a is a format.", "PAR1 is a word"])
+def test_a_text_may_begin_like_a_picture(head):
+    assert detect_encoding(head.encode() * 9).encoding == "utf-8"
+    assert detect_encoding(head.encode() + b"\0\1\0").reason == "binary_file"
