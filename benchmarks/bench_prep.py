@@ -247,6 +247,8 @@ def show(result: dict) -> None:
     for name, reason in result["absent"].items():
         print(f"{name:34s}    absent  {reason}")
     rates = {name: values["median"] for name, values in result["mb_per_cpu_s"].items()}
+    if min(x for values in result["mb_per_cpu_s"].values() for x in values["rounds"]) <= 0:
+        print("a build took no longer than an empty one: too little text; --repeat or --peer-mib")
     ratio = rates["parquet"] / rates[SLOW]
     print(f"parquet against the same pipeline on tokenizers: {ratio:.1f}x")
     for source, steps in result["breakdown_cpu_s"].items():
