@@ -26,6 +26,8 @@ Emit = Callable[[dict[str, Any]], None]
 """Takes an event; what it raises ends the computation."""
 _NUM_EXPECTED = 8
 _MAX_NEW_TOKENS = 60
+_CHARACTERS_A_PIECE = 50
+"""More of a text are refused without looking for its words, which takes seconds for a million."""
 
 
 def sentences_of(model: GPST, text: str, limit: int) -> list[Sentence]:
@@ -34,6 +36,11 @@ def sentences_of(model: GPST, text: str, limit: int) -> list[Sentence]:
     Raises:
         ValueError: there are no words, or more tokens than `limit` or the model takes.
     """
+    if len(text) > limit * _CHARACTERS_A_PIECE:
+        raise ValueError(
+            f"the text has {len(text)} characters, and at most {limit * _CHARACTERS_A_PIECE}"
+            " are read here; shorten it"
+        )
     sentences = model.codec.sentences(" ".join(text.split()), inside=True) if text.strip() else []
     if not sentences:
         raise ValueError("write a sentence first")
@@ -75,14 +82,21 @@ def analyse(model: GPST, sentences: Sequence[Sentence], beam: int, emit: Emit) -
     emit({"event": "inside", "actions": "".join(map(actions_of, trees))})
     _score(model, tokens, beam, emit)
 
+    told: dict[str, Any] = {}
+
     def tell(prefix: Prefix) -> None:
         hypotheses = [
             [p, "".join("c" if action == COMP else "g" for action in actions)]
             for p, actions in prefix.hypotheses
         ]
-        emit({"event": "prefix", "pieces": prefix.num_tokens, "trees": hypotheses})
+        told.update(event="prefix", pieces=prefix.num_tokens, trees=hypotheses)
+        emit(dict(told))
 
     search_text(model.model, [tokens], beam=beam, inside_word=[inside_word], on_prefix=tell)
+    # A last sentence of one token has nothing to join: its trees are finished when it is read,
+    # and the search ends there.
+    if told["pieces"] == sum(map(len, tokens)):
+        emit({**told, "pieces": told["pieces"] + 1})
 
 
 @torch.inference_mode()

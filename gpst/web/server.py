@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpst.api import GPST
 
 PAGE = Path(__file__).with_name("page.html")
+_PLACES = "there are GET /, GET /api/models, POST /api/analyse and POST /api/continue"
 
 
 @dataclass(frozen=True)
@@ -42,27 +43,44 @@ def create_app(models: "dict[str, GPST]", limits: Limits) -> Any:
     Args:
         models: by the names that the page shows.
     """
-    from fastapi import Body, FastAPI, Request
+    from fastapi import Depends, FastAPI, Request
     from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
 
     from gpst.web.analysis import Emit, analyse, continue_text, sentences_of
+    from gpst.web.questions import MAX_BYTES, Question, read_question
     from gpst.web.streams import stream
 
     app = FastAPI(title="GPST", docs_url=None, redoc_url=None, openapi_url=None)
     turn, names = Lock(), list(models)
 
-    def answer(
-        request: Request, text: str, number: int, compute: "Callable[[GPST, list[Any], Emit], None]"
-    ) -> Any:
-        if not 0 <= number < len(names):
-            error = f"model {number} is not here; there are {len(names)}"
-            return JSONResponse({"error": error}, 422)
-        model = models[names[number]]
+    @app.exception_handler(HTTPException)
+    def refused(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    async def body_of(request: Request) -> bytes:
+        # All of it is received, or the client would see a broken connection and no answer.
+        body = bytearray()
         try:
-            sentences = sentences_of(model, text, limits.tokens)
+            async for part in request.stream():
+                body += part[: MAX_BYTES + 1 - len(body)]
+        except ClientDisconnect:
+            body.clear()  # nobody reads the answer
+        return bytes(body)
+
+    def answer(
+        request: Request, body: bytes, compute: "Callable[[GPST, list[Any], Question, Emit], None]"
+    ) -> Any:
+        try:
+            question = read_question(body, len(names))
+            model = models[names[question.model]]
+            sentences = sentences_of(model, question.text, limits.tokens)
         except ValueError as error:
-            return JSONResponse({"error": str(error)}, 422)
-        lines = stream(lambda emit: compute(model, sentences, emit), request, turn, limits.seconds)
+            raise HTTPException(422, str(error)) from error
+        lines = stream(
+            lambda emit: compute(model, sentences, question, emit), request, turn, limits.seconds
+        )
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @app.get("/")
@@ -79,23 +97,20 @@ def create_app(models: "dict[str, GPST]", limits: Limits) -> Any:
         }
 
     @app.post("/api/analyse")
-    def analysis(
-        request: Request,
-        text: Annotated[str, Body(embed=True)],
-        model: Annotated[int, Body(embed=True)] = 0,
-    ) -> Any:
-        return answer(request, text, model, lambda m, s, emit: analyse(m, s, limits.beam, emit))
+    def analysis(request: Request, body: Annotated[bytes, Depends(body_of)]) -> Any:
+        return answer(request, body, lambda m, s, _, emit: analyse(m, s, limits.beam, emit))
 
     @app.post("/api/continue")
-    def continuation(
-        request: Request,
-        text: Annotated[str, Body(embed=True)],
-        model: Annotated[int, Body(embed=True)] = 0,
-        seed: Annotated[int, Body(embed=True)] = 0,
-    ) -> Any:
+    def continuation(request: Request, body: Annotated[bytes, Depends(body_of)]) -> Any:
         return answer(
-            request, text, model, lambda m, _, emit: continue_text(m, text, seed, limits.beam, emit)
+            request,
+            body,
+            lambda m, _, q, emit: continue_text(m, q.text, q.seed, limits.beam, emit),
         )
+
+    @app.api_route("/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+    def unknown(request: Request) -> Any:
+        raise HTTPException(404, f"{request.method} {request.url.path} is not here; {_PLACES}")
 
     return app
 

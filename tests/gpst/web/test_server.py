@@ -82,6 +82,16 @@ def test_sentences_follow_each_other(address, model, beam):
     assert of_kind(events, "prefix")[-1]["trees"][0][1].count("c") == 4 + 3
 
 
+@pytest.mark.parametrize("text", ["A", "A b. C"])
+def test_the_trees_of_a_last_sentence_of_one_token_are_finished(address, text):
+    _, events = ask(address, "/api/analyse", {"text": text})
+    pieces = len(of_kind(events, "piece"))
+    prefixes = of_kind(events, "prefix")
+    assert [prefix["pieces"] for prefix in prefixes] == list(range(1, pieces + 2))
+    number = len(events[0]["sentence_lengths"])
+    assert prefixes[-1]["trees"][0][1].count("c") == pieces - number
+
+
 def test_continuations_stream(address, monkeypatch):
     monkeypatch.setattr("gpst.web.analysis._MAX_NEW_TOKENS", 12)
     found = [ask(address, "/api/continue", {"text": TEXT, "seed": seed})[1] for seed in (1, 1, 2)]
@@ -94,19 +104,38 @@ def test_what_is_too_long_or_wrong_is_refused(address):
     for body, message in (
         ({"text": "a" * 400}, "the text has 401 word pieces, and at most 128 are read here"),
         ({"text": " \n"}, "write a sentence first"),
-        ({"text": "\ud800"}, "surrogates not allowed"),
-        ({"text": "a", "model": 2}, "model 2 is not here; there are 2"),
+        ({"text": "\ud800"}, "half of a surrogate pair"),
+        ({"text": "a", "model": 2}, '"model" is 2; send a whole number from 0 to 1'),
+        ({"text": "a", "seed": 2**64}, f'"seed" is {2**64}; send a whole number from 0 to'),
+        ({"text": "a", "seed": math.nan}, '"seed" is NaN; send a whole number from 0 to'),
+        ({"words": 3}, '"text" is missing; send for example'),
     ):
         for path in ("/api/analyse", "/api/continue"):
             code, found = ask(address, path, body)
             assert code == 422
             assert message in found["error"]
-    assert ask(address, "/api/analyse", {"words": 3})[0] == 422
+    code, found = ask(address, "/api/analyze", {"text": "a"})
+    assert code == 404
+    assert found["error"].startswith("POST /api/analyze is not here; there are GET /, ")
+    assert ask(address, "/api/analyse")[0] == 404  # GET
     assert ask(address, "/api/models")[1]["models"] == ["first", "second"]
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(address + "/../pyproject.toml", timeout=10)
     assert refused.value.code == 404
     refused.value.close()
+
+
+def test_a_text_of_a_million_letters_is_refused_before_its_words_are_looked_for(
+    address, model, monkeypatch
+):
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("tokenised")
+
+    monkeypatch.setattr(type(model.codec), "sentences", never)
+    code, found = ask(address, "/api/analyse", {"text": "a " * 500_000})
+    assert code == 422
+    message = "the text has 1000000 characters, and at most 6400 are read here; shorten it"
+    assert found["error"] == message
 
 
 def test_a_client_that_hangs_up_frees_the_model(model, serving, free_port, monkeypatch):
