@@ -6,7 +6,16 @@ from data_prep.sources.base import Part
 from data_prep.sources.options import SourceOptions
 from data_prep.sources.streams import BrokenStreamError, compression_of, open_stream
 from data_prep.text.batch import Recorder
-from data_prep.text.encodings import SAMPLE_BYTES, UTF8, Detected, as_utf8, decoder, detect_encoding
+from data_prep.text.encodings import (
+    ASCII_BYTES,
+    SAMPLE_BYTES,
+    UTF8,
+    Detected,
+    as_utf8,
+    decoder,
+    detect_encoding,
+    telling_part,
+)
 
 
 class TextStream:
@@ -20,24 +29,28 @@ class TextStream:
         self._error: BrokenStreamError | None = None
         self._sample, ended = (b"", False) if trusted else self._read_sample()
         self.is_empty = not self._sample and ended and not self._error
+        telling, to_the_end = telling_part(self._sample)
         self.detected = (
-            Detected(UTF8) if trusted else detect_encoding(self._sample, declared, ended)
+            Detected(UTF8) if trusted else detect_encoding(telling, declared, ended and to_the_end)
         )
         encoding = self.detected.encoding
         self._decoder = decoder(encoding) if encoding not in ("", UTF8) else None
         self.is_plain = self._decoder is None and compression_of(path) is None
 
     def _read_sample(self) -> tuple[bytes, bool]:
-        """(the first SAMPLE_BYTES, whether the file ends there)."""
+        """(the first SAMPLE_BYTES, more while all is ASCII; whether the file ends there)."""
         chunks: list[bytes] = []
-        size = 0
+        size, is_ascii, wanted = 0, True, SAMPLE_BYTES
         try:
-            while size < SAMPLE_BYTES:
-                data = self._stream.read(SAMPLE_BYTES - size)
+            while size < wanted:
+                data = self._stream.read(wanted - size)
                 if not data:
                     return b"".join(chunks), True
                 chunks.append(data)
                 size += len(data)
+                is_ascii = is_ascii and data.isascii()
+                if is_ascii and size == wanted < ASCII_BYTES:
+                    wanted += SAMPLE_BYTES
         except BrokenStreamError as error:
             self._error = error  # raised by read, after the sample
         return b"".join(chunks), False

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from data_prep.text.batch import RawBatch, Recorder
-from data_prep.text.encodings import AUTO, SAMPLE_BYTES, UTF8, decoded, detect_encoding
+from data_prep.text.encodings import AUTO, UTF8, decoded, detect_encoding, telling_part
 from data_prep.text.normalise import CleanBatch, normalise
 
-_BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 _IS_CONTROL = np.ones(256, np.bool_)
 _IS_CONTROL[[9, 10, 11, 12, 13, *range(32, 127), *range(128, 256)]] = False
 
@@ -35,16 +32,6 @@ def clean_documents(
     return (raw, clean) if changed is None else (changed, normalise(changed))
 
 
-def _sample(data: bytes, declared: str) -> tuple[bytes, str, bool]:
-    """Arguments of ``detect_encoding``: the start of a file, or where its ASCII ends."""
-    start = 0
-    if len(data) > SAMPLE_BYTES and data[:SAMPLE_BYTES].isascii() and b"\0" not in data[:1024]:
-        beyond = next((m.start() for m in [_BEYOND_ASCII.search(data)] if m), 0)
-        start = data.rfind(b"\n", 0, beyond) + 1
-    sample = data[start : start + SAMPLE_BYTES]
-    return sample, declared, start + len(sample) == len(data)
-
-
 def _has_controls(raw: RawBatch) -> np.ndarray:
     """(D,) bool."""
     first, last = int(raw.starts.min()), int(raw.ends.max())
@@ -59,7 +46,8 @@ def _decode_files(
     new: dict[int, bytes | None] = {}
     for number in doubtful.tolist():
         data = raw.data[raw.starts[number] : raw.ends[number]].tobytes()
-        detected = detect_encoding(*_sample(data, declared))
+        sample, whole = telling_part(data)
+        detected = detect_encoding(sample, declared, whole)
         if detected.reason:
             recorder.drop(detected.reason, *raw.where(number), detected.detail)
             new[number] = None

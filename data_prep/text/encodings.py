@@ -7,12 +7,15 @@ UTF-32), or by the package charset-normalizer; ``--encoding`` declares one.
 from __future__ import annotations
 
 import codecs
+import re
 import unicodedata
 from dataclasses import dataclass
 from itertools import islice
 
 UTF8, AUTO = "utf-8", "auto"
 SAMPLE_BYTES = 1 << 20  # read from a file to detect its encoding
+ASCII_BYTES = 16 << 20  # read on while there is nothing but ASCII
+_BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 _DETECTOR_BYTES = 1 << 16  # of lines that are not ASCII, passed to the detector
 _MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -76,6 +79,19 @@ def known_encoding(name: str) -> str | None:
     except LookupError:  # unknown, or not of text
         return None
     return UTF8 if codec == "utf-8-sig" else codec
+
+
+def telling_part(data: bytes) -> tuple[bytes, bool]:
+    """What ``detect_encoding`` looks at: the start of a text, or the lines where its ASCII ends.
+
+    Returns SAMPLE_BYTES at most, and whether they reach the end of the text.
+    """
+    start = 0
+    if data[:SAMPLE_BYTES].isascii() and b"\0" not in data[:1024]:
+        beyond = _BEYOND_ASCII.search(data, SAMPLE_BYTES)
+        start = data.rfind(b"\n", 0, beyond.start()) + 1 if beyond else 0
+    sample = data[start : start + SAMPLE_BYTES]
+    return sample, start + len(sample) == len(data)
 
 
 def detect_encoding(sample: bytes, declared: str = AUTO, whole: bool = True) -> Detected:

@@ -164,10 +164,18 @@ def test_a_declared_encoding_is_that_of_files_that_do_not_show_theirs(tmp_path, 
     assert sorted(found) == sorted([declared, *["".join(text.split())] * len(forms)])
 
 
-def test_the_encoding_of_a_long_file_is_looked_for_where_its_ascii_ends():
+@pytest.mark.parametrize("split", [True, False])
+def test_the_encoding_of_a_long_file_is_looked_for_where_its_ascii_ends(tmp_path, bpe_path, split):
     line = "Grüße aus Köln, sagte die Frau.\n".encode("latin-1")
     raw = b"All of this is ASCII.\n" * 60000 + 50 * line
     assert len(raw) > SAMPLE_BYTES
+    (tmp_path / "x.txt").write_bytes(raw)
+    options = SourceOptions(split_blank_lines=split)
+    arguments = BuildArguments("text", options, validation_fraction=0.0)
+    dataset = build([str(tmp_path / "x.txt")], bpe_path, tmp_path / "out", arguments)
+    assert "bad_utf8_replaced" not in dataset.manifest.counters
+    found = "".join(sentence for document in document_texts(dataset) for sentence in document)
+    assert found.count("Grüße aus Köln") == 50
     batch = RawBatch.join([raw], "x.txt", [0], ["x.txt"], whole_files=True)
     _, clean = clean_documents(batch, AUTO, Recorder())
     assert clean.data.tobytes().decode().count("Grüße aus Köln") == 50
