@@ -23,6 +23,8 @@ class Hypothesis:
     stack: list[Tensor]
     pending: int | None
     words: int
+    last: int
+    """The last token written."""
     types: History
     tokens: History
 
@@ -53,6 +55,8 @@ class PlainLoop:
             right, left = h.stack.pop(), h.stack.pop()
             vector = plain_norm(model.composition.compose(left[None], right[None]))[0]
             node = model.scaling.up(vector)
+            if model.config.last_word:
+                node = node + model.embedding.weight[h.last]
             h.stack.append(vector)
         else:
             token = model.config.bos_token_id if h.pending is None else h.pending
@@ -64,7 +68,9 @@ class PlainLoop:
 
     def _grown(self, h: Hypothesis, log_p: float, pending: int, tokens: History) -> Hypothesis:
         words = h.words + (pending != COMP)
-        return Hypothesis(log_p, list(h.stack), pending, words, cloned(h.types), cloned(tokens))
+        last = h.last if pending == COMP else pending
+        histories = cloned(h.types), cloned(tokens)
+        return Hypothesis(log_p, list(h.stack), pending, words, last, *histories)
 
     def _expand(self, h: Hypothesis, token: int | None) -> list[Hypothesis]:
         generator = self.model.generator
@@ -88,7 +94,7 @@ class PlainLoop:
             History(generator.type_layers, 1, 1, weight),
             History(generator.token_layers, 1, 1, weight),
         )
-        hypotheses = [Hypothesis(0.0, [], None, 0, *histories)]
+        hypotheses = [Hypothesis(0.0, [], None, 0, -1, *histories)]
         for token in [*sentence, None]:
             done: list[Hypothesis] = []
             active = hypotheses
