@@ -196,10 +196,8 @@ def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.
     for number in bad.tolist():
         if job.arguments.on_bad_utf8 == "skip" or clean.num_bad[number] > most[number]:
             keep[number] = False
-            detail = f"{clean.num_bad[number]} places that do not fit"
-            detail += (
-                "" if job.arguments.source in ("parquet", "hf") else "; or name its --encoding"
-            )
+            cure = "" if job.arguments.source in ("parquet", "hf") else "; or name its --encoding"
+            detail = f"{clean.num_bad[number]} places that do not fit{cure}"
             recorder.drop("bad_utf8", *raw.where(number), detail)
         else:
             recorder.count("bad_utf8_replaced", int(clean.num_bad[number]))

@@ -43,12 +43,12 @@ def train_tokenizer(
         )
     if vocab_size > LARGEST:
         raise UsageError(f"--vocab-size {vocab_size} is too large: at most {LARGEST}")
-    train = _train_bpe if kind == "bpe" else _train_wordpiece
-    return train(texts, vocab_size, lowercase)
+    if kind == "bpe":
+        return _train_bpe(texts(), vocab_size)
+    return _train_wordpiece(texts, vocab_size, lowercase)
 
 
-def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> str:
-    del lowercase  # a byte is a byte
+def _train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[_special(END_OF_TEXT)],
@@ -60,7 +60,7 @@ def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: b
 
     def counted() -> Iterable[str]:
         nonlocal characters
-        for text in texts():
+        for text in texts:
             characters += len(text)
             yield text
 
