@@ -4,11 +4,12 @@
 
 The text is packed as parquet and as the original OpenWebText release (tar in xz), then built: read,
 clean, hash, segment, encode, write, assemble. MB of UTF-8 text per CPU-second of all processes of a
-build with one worker (loading of code and tokenizer is measured with an almost empty build, and
-taken off), rounds interleaved with the peers, median of the rounds. Peers work on ``--peer-mib``
-MiB of the same text: this pipeline on ``tokenizers``; ``datasets.map`` with punkt and
-``tokenizers``; nanoGPT's way (``datasets.map`` with tiktoken, no sentences); Megatron-LM and
-datatrove when they are installed, else their absence is stated. With --repeat N the text is
+build with one worker, rounds interleaved with the peers, median of the rounds. What loading code
+and tokenizer takes, the median of almost empty builds, is taken off; for little text that
+difference is noise, and the steps alone, timed in one process, are the number to compare. Peers
+work on ``--peer-mib`` MiB of the same text: this pipeline on ``tokenizers``; ``datasets.map`` with
+punkt and ``tokenizers``; nanoGPT's way (``datasets.map`` with tiktoken, no sentences); Megatron-LM
+and datatrove when they are installed, else their absence is stated. With --repeat N the text is
 repeated, which flatters engines that remember words: both numbers are worth having. What a second
 worker gains is printed beside what the machine's cores give to builds that share nothing.
 """
@@ -183,20 +184,25 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
         "tar.xz": ("openwebtext", folder / "openwebtext", "auto", megabytes),
         SLOW: ("parquet", folder / "few.parquet", "tokenizers", few_megabytes),
     }
+    starts: dict[str, list[float]] = {}
+    used: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
     absent: dict[str, str] = {}
     build("parquet", folder / "one.parquet", tok, out, 1, "auto")  # fills caches
     for _ in range(options.rounds):
-        for name, (source, path, engine, size) in ours.items():
+        for name, (source, path, engine, _) in ours.items():
             start, _ = build("parquet", folder / "one.parquet", tok, out, 1, engine)
-            used, _ = build(source, path, tok, out, 1, engine)
-            rates.setdefault(name, []).append(size / (used - start))
+            starts.setdefault(engine, []).append(start)
+            used.setdefault(name, []).append(build(source, path, tok, out, 1, engine)[0])
         for name, peer in peers.PEERS.items():
             try:
                 seconds = peer(folder / "few.parquet", tok)
                 rates.setdefault(name, []).append(few_megabytes / seconds)
             except peers.AbsentError as error:
                 absent[name] = str(error)
+    for name, (_, _, engine, size) in ours.items():
+        start = statistics.median(starts[engine])
+        rates[name] = [size / (seconds - start) for seconds in used[name]]
     result = {
         "hardware": describe(),
         "megabytes": round(megabytes, 1),
@@ -207,11 +213,16 @@ def measure(options: argparse.Namespace, folder: Path) -> dict:
             for name, r in rates.items()
         },
         "absent": absent,
+        "steps_mb_per_cpu_s": {},
         "breakdown_cpu_s": {},
     }
     for source, path in (("parquet", "all.parquet"), ("openwebtext", "openwebtext")):
         breakdown(source, folder / path, tok, out)  # warm
-        result["breakdown_cpu_s"][source] = breakdown(source, folder / path, tok, out)
+        turns = [breakdown(source, folder / path, tok, out) for _ in range(options.rounds)]
+        steps = {step: statistics.median(turn[step] for turn in turns) for step in turns[0]}
+        result["breakdown_cpu_s"][source] = steps
+        alone = [megabytes / (sum(turn.values()) - turn["all"]) for turn in turns]
+        result["steps_mb_per_cpu_s"][source] = [round(rate, 1) for rate in alone]
     result |= scaling(folder / "all.parquet", tok, out, options)
     return result
 
@@ -252,6 +263,7 @@ def show(result: dict) -> None:
     ratio = rates["parquet"] / rates[SLOW]
     print(f"parquet against the same pipeline on tokenizers: {ratio:.1f}x")
     for source, steps in result["breakdown_cpu_s"].items():
+        print(f"{source}, its steps alone: {result['steps_mb_per_cpu_s'][source]} MB/CPU-s")
         print(f"{source}, CPU seconds: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
     print(
         f"wall seconds by workers: {result['wall_s_by_workers']};"
