@@ -99,9 +99,9 @@ class FusedPass:
         self._x = self._empty(rows + 2 * pairs, dim)
         self._packed = self._empty(rows + room, 3 * dim)
         self._weight = self._empty(rows, heads)
-        self._mixed, self._attended = self._empty(rows, dim), self._empty(rows, dim)
+        self._attended = self._empty(rows, dim)
         self._attended_std = self._empty(rows, exact=True)
-        self._ffn, self._slope = self._empty(rows, inner), self._empty(rows + room, inner)
+        self._ffn = self._empty(rows + room, inner)
         self._out_std = self._empty(rows, exact=True)
         self._vectors, self._vector_std = self._empty(pairs, dim), self._empty(pairs, exact=True)
         self._map_gelu = self._empty(maps * pairs, dim)
@@ -129,7 +129,7 @@ class FusedPass:
             "side": nothing if pairs.side is None else pairs.side,
             "sibling": nothing if pairs.sibling is None else pairs.sibling,
             "sibling_values": self.scores if siblings is None else siblings,
-            "weight": self._weight, "mixed": self._mixed, "inner": self._ffn,
+            "weight": self._weight, **self._made_again(1),
             "map_gelu": self._map_gelu, "scores": self.scores, **self._shared(),
         }  # fmt: skip
         cells = {"pair_weights": self.pair_weights, "starts": walk.starts, **mixing}
@@ -151,12 +151,20 @@ class FusedPass:
                 cell_order=walk.cell_order, **cells, **(arguments | self._walked), **wide,
             )  # fmt: skip
 
+    def _made_again(self, layers: int) -> dict[str, Tensor]:
+        """Mixed values and GELU's, of one layer at a time forward: the way back makes them again.
+
+        They are more than a third of what would be kept otherwise.
+        """
+        rows = 2 * self._pairs * layers
+        return {"mixed": self._empty(rows, self._dim), "inner": self._empty(rows, self._inner)}
+
     def _shared(self) -> dict[str, Any]:
         """Arguments of the kernels of pairs in either direction."""
         key, other_key, threshold, scale = self._dropout
         return {
             "weights": self.weights, "x": self._x, "packed": self._packed,
-            "attended": self._attended, "attended_std": self._attended_std, "slope": self._slope,
+            "attended": self._attended, "attended_std": self._attended_std, "ffn": self._ffn,
             "out_std": self._out_std, "vectors": self._vectors, "vector_std": self._vector_std,
             "map_slope": self._map_slope, "map_out": self._map_out, "num_edges": self._pairs,
             "score_scale": self._maps.score_scale, "key": key, "other_key": other_key,
@@ -177,6 +185,7 @@ class FusedPass:
         from gpst.kernels.gpu.walk import pairs_backward, walk_backward
 
         walk, rows = self._walk, 2 * self._pairs * self._layers
+        self._again = self._made_again(self._layers)
         gradient = self._empty(self._routes * 2 * self._pairs, self._dim)
         self._inner_branch = self._empty(rows + self._room, self._dim)
         self._outer_branch = self._empty(rows + self._room, self._dim)
@@ -191,7 +200,7 @@ class FusedPass:
             "grad_table": grad_table, "num_cells": grad_table.shape[1], "gradient": gradient,
             "inner_branch": self._inner_branch, "outer_branch": self._outer_branch,
             "mixed_branch": self._empty(2 * walk.most_slots, self._dim),
-            "grad_sibling": grad_sibling, **self._shared(), **self._narrow,
+            "grad_sibling": grad_sibling, **self._again, **self._shared(), **self._narrow,
         }  # fmt: skip
         cells = {
             "starts": walk.starts, "incoming_starts": walk.incoming_starts,
@@ -235,10 +244,10 @@ class FusedPass:
 
         by_vector = self._x[: 2 * pairs].view(pairs, 2, -1)[:, : self._compared].transpose(0, 1)
         branches = Branches(
-            x=of_layers(self._x), packed=of_layers(self._packed), mixed=of_layers(self._mixed),
-            attention=of_layers(self._inner_branch), attended=of_layers(self._attended),
-            inner=of_layers(self._ffn), ffn=of_layers(self._slope),
-            ffn_out=of_layers(self._outer_branch), map_in=by_vector,
+            x=of_layers(self._x), packed=of_layers(self._packed),
+            mixed=of_layers(self._again["mixed"]), attention=of_layers(self._inner_branch),
+            attended=of_layers(self._attended), inner=of_layers(self._again["inner"]),
+            ffn=of_layers(self._ffn), ffn_out=of_layers(self._outer_branch), map_in=by_vector,
             map_dense=of_maps(self._map_slope), map_gelu=of_maps(self._map_gelu),
             map_out=of_maps(self._map_out),
         )  # fmt: skip

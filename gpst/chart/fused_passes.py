@@ -22,6 +22,12 @@ from gpst.chart.walk import inside_walk, outside_walk
 from gpst.layers.composition import Affine, PairMaps
 
 
+def _taken(ctx: Any) -> FusedPass:
+    """The pass of a node, which goes back once: nodes outlive their backward pass, buffers not."""
+    passage, ctx.passage = ctx.passage, None
+    return passage
+
+
 class FusedInside(torch.autograd.Function):
     """(inside_ae, inside_ar, heights, scores, weights) of gpst/chart/inside.py."""
 
@@ -70,7 +76,7 @@ class FusedInside(torch.autograd.Function):
             **ctx.mixing, "heights": heights, "table": table,
             "grad_heights": grad_heights.contiguous(),
         }  # fmt: skip
-        passage: FusedPass = ctx.passage
+        passage = _taken(ctx)
         rows, _ = passage.backward(None, mixing, grad_table)
         leaves = grad_table[0, : ctx.num_tokens]
         collect(ctx.walk.incoming_starts, ctx.walk.incoming, rows[0], leaves)
@@ -124,7 +130,7 @@ class FusedOutside(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (inside_ae,) = ctx.saved_tensors
         layout: ChartLayout = ctx.layout
-        passage: FusedPass = ctx.passage
+        passage = _taken(ctx)
         siblings: Siblings = ctx.siblings
         exact = {"dtype": torch.float32, "device": inside_ae.device}
         grad_table = torch.zeros(1, *inside_ae.shape, **exact)

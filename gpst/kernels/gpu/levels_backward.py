@@ -1,7 +1,7 @@
 """Whole levels of the inside and the outside pass, backward: a program to a tile of pairs.
 
 A buffer that nothing reads any more but a product with what it will hold takes the gradient in its
-place: `slope`, `packed`, the outputs and slopes of the score maps. The gradients of the weights are
+place: `ffn`, `packed`, the outputs and slopes of the score maps. The gradients of the weights are
 products of whole buffers, after the last level (gpst/chart/fused_gradients.py). The second route,
 whose parameters' gradients are in the first, goes through the room behind a buffer's layers.
 """
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from gpst.kernels.gpu.levels_forward import weight_offsets
-from gpst.kernels.gpu.tile import keep, norm_backward, product, rows_of
+from gpst.kernels.gpu.tile import gelu_and_slope, keep, norm_backward, product, rows_of
 
 
 @triton.jit
@@ -79,10 +79,11 @@ def _add_product(source, source_rows, there, w, gradient, grad_rows, K: tl.const
 
 
 @triton.jit
-def _attend_backward(order, first, last, base, packed, weight, at, room, route, attended, layer,
-                     key, other_key, threshold, keep_scale, D: tl.constexpr, H: tl.constexpr,
-                     HEAD: tl.constexpr, PAIRS: tl.constexpr, DROPS: tl.constexpr):  # fmt: skip
-    """Gradient of queries, keys and values from that of the mixed values, in `attended`."""
+def _attend_backward(order, first, last, base, packed, weight, mixed, at, room, route, gradient,
+                     layer, key, other_key, threshold, keep_scale, D: tl.constexpr,
+                     H: tl.constexpr, HEAD: tl.constexpr, PAIRS: tl.constexpr,
+                     DROPS: tl.constexpr):  # fmt: skip
+    """From the gradient of the mixed values that of queries, keys and values; and mixes them."""
     slot = first + tl.arange(0, PAIRS)
     there = slot < last
     row = 2 * tl.load(order + slot, there, 0)
@@ -101,8 +102,8 @@ def _attend_backward(order, first, last, base, packed, weight, at, room, route, 
         q1 = tl.load(one + 3 * D, inside, 0.0).to(tl.float32)
         k1 = tl.load(one + 4 * D, inside, 0.0).to(tl.float32)
         v1 = tl.load(one + 5 * D, inside, 0.0).to(tl.float32)
-        g0 = tl.load(attended + local[:, None] * D + columns, inside, 0.0).to(tl.float32)
-        g1 = tl.load(attended + (local + 1)[:, None] * D + columns, inside, 0.0).to(tl.float32)
+        g0 = tl.load(gradient + local[:, None] * D + columns, inside, 0.0).to(tl.float32)
+        g1 = tl.load(gradient + (local + 1)[:, None] * D + columns, inside, 0.0).to(tl.float32)
         number0, number1 = row * H + head, (row + 1) * H + head
         w0 = tl.load(weight + at * H + number0, there, 0.0).to(tl.float32)
         w1 = tl.load(weight + at * H + number1, there, 0.0).to(tl.float32)
@@ -121,6 +122,10 @@ def _attend_backward(order, first, last, base, packed, weight, at, room, route, 
         l0 = ((along00 - along01) * w0 * (1.0 - w0) * scale)[:, None]
         l1 = ((along10 - along11) * w1 * (1.0 - w1) * scale)[:, None]
         grad_k0 = l0 * q0 + l1 * q1
+        mix = mixed + (at + row)[:, None] * D + columns
+        once = inside & (route == 0)
+        tl.store(mix, on00[:, None] * v0 + on01[:, None] * v1, once)
+        tl.store(mix + D, on10[:, None] * v0 + on11[:, None] * v1, once)
         tl.debug_barrier()  # queries, keys and values give way to their gradients
         into = packed + to[:, None] * (3 * D) + columns
         tl.store(into, l0 * (k0 - k1), inside)
@@ -179,10 +184,10 @@ def _scores_backward(order, first, last, sibling, sibling_values, weights, dense
 
 @triton.jit
 def tile_backward(order, first, last, base, owner, offset, sibling, sibling_values, weights, x,
-                  packed, weight, attended, attended_std, slope, out_std, vectors, vector_std,
-                  map_slope, map_out, pair_weights, grad_scores, grad_table, num_cells, gradient,
-                  inner_branch, outer_branch, mixed_branch, grad_sibling, num_edges, routes,
-                  score_scale, key, other_key, threshold, keep_scale,
+                  packed, weight, mixed, attended, attended_std, inner, ffn, out_std, vectors,
+                  vector_std, map_slope, map_out, pair_weights, grad_scores, grad_table, num_cells,
+                  gradient, inner_branch, outer_branch, mixed_branch, grad_sibling, num_edges,
+                  routes, score_scale, key, other_key, threshold, keep_scale,
                   L: tl.constexpr, D: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
                   H: tl.constexpr, ROLES: tl.constexpr, COMPARED: tl.constexpr, WIDTH: tl.constexpr,
                   HEAD: tl.constexpr, SCORE: tl.constexpr, PAIRS: tl.constexpr, BN: tl.constexpr,
@@ -214,11 +219,16 @@ def tile_backward(order, first, last, base, owner, offset, sibling, sibling_valu
                 fits = there[:, None] & (columns < F)[None, :]
                 y = product(outer_branch, to, there, weights + w_out + layer * D * F, n, D, F, M,
                             BN, BK, True, PRECISION)  # fmt: skip
-                from_slope = slope + (at + rows)[:, None] * F + columns[None, :]
-                y *= tl.load(from_slope, fits, 0.0).to(tl.float32)
-                tl.store(slope + to[:, None] * F + columns[None, :], y, fits)
+                number = rows[:, None] * F + columns[None, :]
+                z = tl.load(ffn + at * F + number, fits, 0.0).to(tl.float32)
+                value, slope = gelu_and_slope(z)
+                if DROPS:
+                    kept = keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
+                    value, slope = value * kept, slope * kept
+                tl.store(ffn + to[:, None] * F + columns[None, :], y * slope, fits)
+                tl.store(inner + at * F + number, value, fits & (route == 0))
             tl.debug_barrier()
-            _add_product(slope, to, there, weights + w_in + layer * F * D, gradient,
+            _add_product(ffn, to, there, weights + w_in + layer * F * D, gradient,
                          route_rows + rows, F, D, M, BN, BK, PRECISION)  # fmt: skip
             _through_norm(order, first, last, base, gradient, route_rows, attended, attended_std,
                           at, inner_branch, room, route, 4 * layer + 1, key, other_key, threshold,
@@ -230,7 +240,7 @@ def tile_backward(order, first, last, base, owner, offset, sibling, sibling_valu
                             M, BN, BK, True, PRECISION)  # fmt: skip
                 tl.store(mixed_branch + local[:, None] * D + columns[None, :], y, fits)
             tl.debug_barrier()
-            _attend_backward(order, first, last, base, packed, weight, at, room, route,
+            _attend_backward(order, first, last, base, packed, weight, mixed, at, room, route,
                              mixed_branch, layer, key, other_key, threshold, keep_scale, D, H, HEAD,
                              PAIRS, DROPS)  # fmt: skip
             _add_product(packed, to, there, weights + layer * 3 * D * D, gradient,

@@ -72,7 +72,9 @@ def _attend(order, first, last, packed, weight, mixed, layer, key, other_key, th
             q = tl.load(at + vector * 3 * D, inside, 0.0).to(tl.float32)
             on_first = 1.0 / (1.0 + tl.exp(-tl.sum(q * (k0 - k1), 1) * scale))
             number = (row + vector) * H + head
+            on_first = on_first.to(weight.dtype.element_ty)  # the way back has no more than this
             tl.store(weight + number, on_first, there)
+            on_first = on_first.to(tl.float32)
             on_second = 1.0 - on_first
             if DROPS:
                 site = 4 * layer
@@ -144,7 +146,7 @@ def _score_maps(order, first, last, x, weights, dense, dense_bias, score, score_
 @triton.jit
 def tile_forward(order, first, last, first_table, first_index, second_table, second_index, side,
           sibling, sibling_values, weights, x, packed, weight, mixed, attended, attended_std, inner,
-          slope, out_std, vectors, vector_std, map_gelu, map_slope, map_out, scores, num_edges,
+          ffn, out_std, vectors, vector_std, map_gelu, map_slope, map_out, scores, num_edges,
           score_scale, key, other_key, threshold, keep_scale,
           L: tl.constexpr, D: tl.constexpr, F: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
           ROLES: tl.constexpr, COMPARED: tl.constexpr, WIDTH: tl.constexpr, HEAD: tl.constexpr,
@@ -180,7 +182,7 @@ def tile_forward(order, first, last, first_table, first_index, second_table, sec
     if COMPARED == 1:
         role = role * (2 - tl.load(side + row_edge, there, 0))
     for layer in range(L):
-        # Layers lie one after another in every buffer.
+        # Layers lie one after another in every buffer but `mixed` and `inner`.
         at = (2 * num_edges).to(tl.int64) * layer
         here, then = x + at * D, x + (at + 2 * num_edges) * D
         for n in range(0, 3 * D, BN):
@@ -192,10 +194,10 @@ def tile_forward(order, first, last, first_table, first_index, second_table, sec
             y += tl.load(bias, fits, 0.0).to(tl.float32)
             tl.store(packed + (at + rows)[:, None] * (3 * D) + columns[None, :], y, fits)
         tl.debug_barrier()
-        _attend(order, first, last, packed + at * 3 * D, weight + at * H, mixed + at * D, layer,
+        _attend(order, first, last, packed + at * 3 * D, weight + at * H, mixed, layer,
                 key, other_key, threshold, keep_scale, D, H, HEAD, PAIRS, DROPS)  # fmt: skip
         tl.debug_barrier()
-        _residual_norm(order, first, last, mixed + at * D, weights, out + layer * D * D,
+        _residual_norm(order, first, last, mixed, weights, out + layer * D * D,
                        out_bias + layer * D, here, attended + at * D, attended_std + at,
                        4 * layer + 1, key, other_key, threshold, keep_scale, D, D, WIDTH, M, BN, BK,
                        DROPS, PRECISION)  # fmt: skip
@@ -205,16 +207,16 @@ def tile_forward(order, first, last, first_table, first_index, second_table, sec
                         BN, BK, False, PRECISION)  # fmt: skip
             bias = weights + in_bias + layer * F + columns
             y += tl.load(bias, columns < F, 0.0).to(tl.float32)[None, :]
-            value, derivative = gelu_and_slope(y)
             number = rows[:, None] * F + columns[None, :]
-            if DROPS:
-                kept = keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
-                value, derivative = value * kept, derivative * kept
             fits = there[:, None] & (columns < F)[None, :]
-            tl.store(inner + at * F + number, value, fits)
-            tl.store(slope + at * F + number, derivative, fits)
+            rounded = y.to(ffn.dtype.element_ty)
+            tl.store(ffn + at * F + number, rounded, fits)
+            value, _slope = gelu_and_slope(rounded.to(tl.float32))
+            if DROPS:
+                value *= keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
+            tl.store(inner + number, value, fits)
         tl.debug_barrier()
-        _residual_norm(order, first, last, inner + at * F, weights, w_out + layer * D * F,
+        _residual_norm(order, first, last, inner, weights, w_out + layer * D * F,
                        w_out_bias + layer * D, attended + at * D, then, out_std + at, 4 * layer + 3,
                        key, other_key, threshold, keep_scale, F, D, WIDTH, M, BN, BK, DROPS,
                        PRECISION)  # fmt: skip

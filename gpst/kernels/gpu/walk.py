@@ -24,7 +24,7 @@ from gpst.kernels.gpu.levels_forward import tile_forward
 ])  # fmt: skip
 def pairs_forward(order, first, last, first_table, first_index, second_table, second_index, side,
         sibling, sibling_values, weights, x, packed, weight, mixed, attended, attended_std, inner,
-        slope, out_std, vectors, vector_std, map_gelu, map_slope, map_out, scores, num_edges,
+        ffn, out_std, vectors, vector_std, map_gelu, map_slope, map_out, scores, num_edges,
         score_scale, key, other_key, threshold, keep_scale, L: tl.constexpr, D: tl.constexpr,
         F: tl.constexpr, S: tl.constexpr, H: tl.constexpr, ROLES: tl.constexpr,
         COMPARED: tl.constexpr, WIDTH: tl.constexpr, HEAD: tl.constexpr, SCORE: tl.constexpr,
@@ -34,7 +34,7 @@ def pairs_forward(order, first, last, first_table, first_index, second_table, se
     begin = (first + tl.program_id(0) * PAIRS).to(tl.int64)
     tile_forward(order, begin, tl.minimum(begin + PAIRS, last), first_table, first_index,
         second_table, second_index, side, sibling, sibling_values, weights, x, packed, weight,
-        mixed, attended, attended_std, inner, slope, out_std, vectors, vector_std, map_gelu,
+        mixed, attended, attended_std, inner, ffn, out_std, vectors, vector_std, map_gelu,
         map_slope, map_out, scores, num_edges, score_scale, key, other_key, threshold, keep_scale,
         L, D, F, S, H, ROLES, COMPARED, WIDTH, HEAD, SCORE, PAIRS, BN, BK, DROPS,
         PRECISION)  # fmt: skip
@@ -46,7 +46,7 @@ def pairs_forward(order, first, last, first_table, first_index, second_table, se
 def walk_forward(steps, step_starts, order, cell_order, offset, starts, pair_weights, left, right,
         heights, table, inverse_std, inverse_temperature, first_table, first_index, second_table,
         second_index, side, sibling, sibling_values, weights, x, packed, weight, mixed, attended,
-        attended_std, inner, slope, out_std, vectors, vector_std, map_gelu, map_slope, map_out,
+        attended_std, inner, ffn, out_std, vectors, vector_std, map_gelu, map_slope, map_out,
         scores, num_edges, score_scale, key, other_key, threshold, keep_scale, L: tl.constexpr,
         D: tl.constexpr, F: tl.constexpr, S: tl.constexpr, H: tl.constexpr, ROLES: tl.constexpr,
         COMPARED: tl.constexpr, WIDTH: tl.constexpr, HEAD: tl.constexpr, SCORE: tl.constexpr,
@@ -60,7 +60,7 @@ def walk_forward(steps, step_starts, order, cell_order, offset, starts, pair_wei
         for begin in range(first, last, PAIRS):
             tile_forward(order, begin, tl.minimum(begin + PAIRS, last), first_table, first_index,
                 second_table, second_index, side, sibling, sibling_values, weights, x, packed,
-                weight, mixed, attended, attended_std, inner, slope, out_std, vectors, vector_std,
+                weight, mixed, attended, attended_std, inner, ffn, out_std, vectors, vector_std,
                 map_gelu, map_slope, map_out, scores, num_edges, score_scale, key, other_key,
                 threshold, keep_scale, L, D, F, S, H, ROLES, COMPARED, WIDTH, HEAD, SCORE, PAIRS,
                 BN, BK, DROPS, PRECISION)  # fmt: skip
@@ -77,22 +77,23 @@ def walk_forward(steps, step_starts, order, cell_order, offset, starts, pair_wei
     "routes",
 ])  # fmt: skip
 def pairs_backward(order, first, last, routes, offset, owner, sibling, sibling_values, weights, x,
-        packed, weight, attended, attended_std, slope, out_std, vectors, vector_std, map_slope,
-        map_out, pair_weights, grad_scores, grad_table, num_cells, gradient, inner_branch,
-        outer_branch, mixed_branch, grad_sibling, num_edges, score_scale, key, other_key,
-        threshold, keep_scale, L: tl.constexpr, D: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
-        H: tl.constexpr, ROLES: tl.constexpr, COMPARED: tl.constexpr, WIDTH: tl.constexpr,
-        HEAD: tl.constexpr, SCORE: tl.constexpr, PAIRS: tl.constexpr, BN: tl.constexpr,
-        BK: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+        packed, weight, mixed, attended, attended_std, inner, ffn, out_std, vectors, vector_std,
+        map_slope, map_out, pair_weights, grad_scores, grad_table, num_cells, gradient,
+        inner_branch, outer_branch, mixed_branch, grad_sibling, num_edges, score_scale, key,
+        other_key, threshold, keep_scale, L: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
+        S: tl.constexpr, H: tl.constexpr, ROLES: tl.constexpr, COMPARED: tl.constexpr,
+        WIDTH: tl.constexpr, HEAD: tl.constexpr, SCORE: tl.constexpr, PAIRS: tl.constexpr,
+        BN: tl.constexpr, BK: tl.constexpr, DROPS: tl.constexpr,
+        PRECISION: tl.constexpr):  # fmt: skip
     """A level's pairs, a program to PAIRS of them."""
     base = first
     begin = (first + tl.program_id(0) * PAIRS).to(tl.int64)
     tile_backward(order, begin, tl.minimum(begin + PAIRS, last), base, owner, offset, sibling,
-        sibling_values, weights, x, packed, weight, attended, attended_std, slope, out_std,
-        vectors, vector_std, map_slope, map_out, pair_weights, grad_scores, grad_table, num_cells,
-        gradient, inner_branch, outer_branch, mixed_branch, grad_sibling, num_edges, routes,
-        score_scale, key, other_key, threshold, keep_scale, L, D, F, S, H, ROLES, COMPARED, WIDTH,
-        HEAD, SCORE, PAIRS, BN, BK, DROPS, PRECISION)  # fmt: skip
+        sibling_values, weights, x, packed, weight, mixed, attended, attended_std, inner, ffn,
+        out_std, vectors, vector_std, map_slope, map_out, pair_weights, grad_scores, grad_table,
+        num_cells, gradient, inner_branch, outer_branch, mixed_branch, grad_sibling, num_edges,
+        routes, score_scale, key, other_key, threshold, keep_scale, L, D, F, S, H, ROLES, COMPARED,
+        WIDTH, HEAD, SCORE, PAIRS, BN, BK, DROPS, PRECISION)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=[
@@ -101,14 +102,14 @@ def pairs_backward(order, first, last, routes, offset, owner, sibling, sibling_v
 def walk_backward(steps, step_starts, order, cell_order, base, offset, starts, left, right,
         heights, table, inverse_std, inverse_temperature, incoming_starts, incoming,
         grad_edge_heights, grad_heights, owner, sibling, sibling_values, weights, x, packed,
-        weight, attended, attended_std, slope, out_std, vectors, vector_std, map_slope, map_out,
-        pair_weights, grad_scores, grad_table, num_cells, gradient, inner_branch, outer_branch,
-        mixed_branch, grad_sibling, num_edges, score_scale, key, other_key, threshold, keep_scale,
-        L: tl.constexpr, D: tl.constexpr, F: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
-        ROLES: tl.constexpr, COMPARED: tl.constexpr, WIDTH: tl.constexpr, HEAD: tl.constexpr,
-        SCORE: tl.constexpr, PAIRS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-        DROPS: tl.constexpr, PRECISION: tl.constexpr, INSIDE: tl.constexpr,
-        ROUTES: tl.constexpr):  # fmt: skip
+        weight, mixed, attended, attended_std, inner, ffn, out_std, vectors, vector_std,
+        map_slope, map_out, pair_weights, grad_scores, grad_table, num_cells, gradient,
+        inner_branch, outer_branch, mixed_branch, grad_sibling, num_edges, score_scale, key,
+        other_key, threshold, keep_scale, L: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
+        S: tl.constexpr, H: tl.constexpr, ROLES: tl.constexpr, COMPARED: tl.constexpr,
+        WIDTH: tl.constexpr, HEAD: tl.constexpr, SCORE: tl.constexpr, PAIRS: tl.constexpr,
+        BN: tl.constexpr, BK: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
+        INSIDE: tl.constexpr, ROUTES: tl.constexpr):  # fmt: skip
     """All small levels, highest first; a program to a group of sentences."""
     program = tl.program_id(0)
     begin_step, end_step = tl.load(step_starts + program), tl.load(step_starts + program + 1)
@@ -125,8 +126,8 @@ def walk_backward(steps, step_starts, order, cell_order, base, offset, starts, l
         tl.debug_barrier()
         for begin in range(first, last, PAIRS):
             tile_backward(order, begin, tl.minimum(begin + PAIRS, last), base, owner, offset,
-                sibling, sibling_values, weights, x, packed, weight, attended, attended_std,
-                slope, out_std, vectors, vector_std, map_slope, map_out, pair_weights,
+                sibling, sibling_values, weights, x, packed, weight, mixed, attended, attended_std,
+                inner, ffn, out_std, vectors, vector_std, map_slope, map_out, pair_weights,
                 grad_scores, grad_table, num_cells, gradient, inner_branch, outer_branch,
                 mixed_branch, grad_sibling, num_edges, routes, score_scale, key, other_key,
                 threshold, keep_scale, L, D, F, S, H, ROLES, COMPARED, WIDTH, HEAD, SCORE, PAIRS,
