@@ -206,10 +206,9 @@ def _chart(
     """(saved, recomputed) of the inside and outside passes (gpst/chart)."""
     edges, cells, dim = len(layout.parent), layout.num_cells, chart.dim
     messages = len(layout.message_child)
-    # The kernels of whole levels draw their masks again in place of keeping them.
-    masks = bool(chart.dropout) and (device_type == "cpu" or recompute)
-    inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number, masks)
-    outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number, masks)
+    fused = device_type != "cpu" and not recompute
+    inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number, fused)
+    outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number, fused)
     siblings = _SIBLINGS * 2 * number * dim
     # Both tables of vectors, those of the pairs, the maps' outputs for siblings.
     saved = number * (2 * cells * dim + (edges + messages) * dim)
@@ -230,17 +229,20 @@ def _chart(
     return saved, max(pieces)
 
 
-def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int, masks: bool) -> float:
+def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int, fused: bool) -> float:
     """Bytes of one edge of the composition model, or one message of the decomposition model.
 
     A layer saves for each of the two rows: queries, keys and values, the attention's output, the
     norms' outputs after the attention and after the feed-forward layer; GELU's value and
     derivative, both after dropout; a weight for each head; masks of a head's two weights and of two
-    residuals, which have the type of numbers; two standard deviations.
+    residuals, which have the type of numbers; two standard deviations. The kernels of whole levels
+    (`fused`) make the attention's and GELU's output and the masks again.
     """
     dim, heads = chart.dim, chart.num_heads
-    of_masks = 2 * (dim + heads) if masks else 0
-    row = number * (6 * dim + 2 * chart.ffn_dim + heads + of_masks) + 2 * _EXACT
+    again = 0
+    if not fused:
+        again = dim + chart.ffn_dim + (2 * (dim + heads) if chart.dropout else 0)
+    row = number * (5 * dim + chart.ffn_dim + heads + again) + 2 * _EXACT
     # The rows themselves, inputs and outputs of the score maps, the result and its deviation.
     ends = number * (2 * dim + maps * (2 * dim + chart.score_dim) + dim) + _EXACT
     return num_layers * 2 * row + ends

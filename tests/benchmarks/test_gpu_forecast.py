@@ -18,6 +18,8 @@ from forecast.step import Forecast, forecast
 from forecast.text import batch_of, boundary_scores, real_contexts
 from stepping import load_model_config, partner
 
+from pipeline.cost.activations import activation_bytes
+
 HOME = Path(__file__).parents[2]
 CONTEXTS = [[9, 3, 1, 14], [6, 2, 5]]
 MOST_LAUNCHES = {"gpst": 680, "recomputed": 3500, "gpt2": 190}
@@ -66,6 +68,14 @@ def test_parts_add_up_and_a_slow_host_takes_longer() -> None:
     assert sum(row[0] + row[1] for row in parts.values()) == found.launches
     assert min(parts["inside"][:2]) > 0
     assert min(parts["outside"][:2]) > 0
+
+
+def test_the_plan_of_memory_is_what_the_kernels_keep() -> None:
+    config = load_model_config(str(HOME / "configs/model/gpst_tiny.yaml"), 4096)
+    batch = batch_of(real_contexts(2))
+    found = forecast(config, batch, boundary_scores(batch, "random"))
+    planned = activation_bytes(config, batch, "bf16", device_type="cuda").total
+    assert planned == pytest.approx(found.peak - found.weights, rel=0.05)
 
 
 @pytest.mark.slow
