@@ -289,3 +289,9 @@ class SlowLosses:
             target = torch.tensor(written)
             token_sum = token_sum + F.cross_entropy(token_logits, target, reduction="sum")
         return {"token": token_sum, "type": type_sum}
+
+
+def assert_close(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert abs(actual[name].item() - value.item()) <= 1e-10 * max(1, abs(value.item())), name
