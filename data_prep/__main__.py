@@ -6,16 +6,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data_prep.cli.arguments import make_parser
-from data_prep.cli.commands import run
 from data_prep.errors import EXIT_INTERRUPTED, DataPrepError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors become one line on standard error and an exit code."""
-    options = make_parser().parse_args(arguments)
     try:
-        return run(options)
+        # Here, because a signal may come while the modules are loaded.
+        from data_prep.cli.arguments import make_parser
+        from data_prep.cli.commands import run
+
+        return run(make_parser().parse_args(arguments))
     except DataPrepError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

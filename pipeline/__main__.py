@@ -1,23 +1,27 @@
 """`python -m pipeline COMMAND ...`: the commands of pipeline/cli/commands.py by name."""
 
 import sys
-from collections.abc import Sequence
-
-from pipeline.cli.commands import COMMANDS
-from pipeline.errors import EXIT_USAGE
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
-def usage() -> str:
+def usage(commands: Mapping[str, Any]) -> str:
     """What `--help` prints."""
-    lines = [f"  {command.name:<11}{command.summary}\n" for command in COMMANDS.values()]
+    lines = [f"  {command.name:<11}{command.summary}\n" for command in commands.values()]
     head = "usage: python -m pipeline TASK ...\n\n"
     return head + "".join(lines) + "\nTASK --help says what a task takes; see also launch/.\n"
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command and returns its exit code."""
+    try:
+        from pipeline.cli.commands import COMMANDS
+        from pipeline.errors import EXIT_USAGE
+    except KeyboardInterrupt:  # while the modules were loaded
+        print("pipeline: interrupted", file=sys.stderr)
+        return 130
     if argv and argv[0] in ("-h", "--help"):
-        print(usage(), end="")
+        print(usage(COMMANDS), end="")
         return 0
     if not argv or argv[0] not in COMMANDS:
         problem = f"task {argv[0]!r} does not exist" if argv else "no task is given"

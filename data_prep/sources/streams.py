@@ -215,10 +215,9 @@ class _Frames:
             self._file.seek(place)
 
     def _damaged(self, error: Exception) -> BrokenStreamError:
-        detail = f"{self._kind}, the stream from byte {self._start}: {error}; of its text "
-        detail += f"{self._num_held} bytes that were read are not used"
+        detail = f"{self._kind}, the stream from byte {self._start}: {error}; nothing of it is used"
         if self._num_returned:
-            detail += f", the first {self._num_returned} were and may be wrong"
+            detail += f" but its first {self._num_returned} bytes of text, which may be wrong"
         self._held.clear()
         self._num_held = 0
         return BrokenStreamError("damaged_archive", detail)

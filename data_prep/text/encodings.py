@@ -12,6 +12,8 @@ import unicodedata
 from dataclasses import dataclass
 from itertools import islice
 
+from data_prep.text.alphabets import LATIN_LETTERS, most_fitting
+
 UTF8, AUTO = "utf-8", "auto"
 SAMPLE_BYTES = 1 << 20  # read from a file to detect its encoding
 ASCII_BYTES = 16 << 20  # read on while there is nothing but ASCII
@@ -175,15 +177,18 @@ def _detect(sample: bytes) -> Detected:
     if best is None:
         return Detected(reason="unknown_encoding", detail=detail)
     encoding = best.encoding
-    for other in matches:  # prefer the most common one among equally likely ones
-        as_likely = other.chaos <= best.chaos and other.coherence > best.coherence - 0.1
-        if as_likely and "cp1252" in (other.encoding, *other.could_be_from_charset):
-            encoding = "cp1252"
+    if encoding in LATIN_LETTERS:
+        as_likely = [match for match in matches if match.chaos <= best.chaos + LIKELY]
+        names = {name for m in as_likely for name in (m.encoding, *m.could_be_from_charset)}
+        encoding = most_fitting(sampled, sorted(names)) or encoding
     bad = decoded(sample, encoding).count(BAD_BYTE)
     if bad > max(FEW_BAD, MOST_BAD * len(sample)):
         return Detected(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
     return Detected(encoding)
 
+
+LIKELY = 0.1
+"""How far above the least disorder that the detector finds in a decoded text others are likely."""
 
 BAD_BYTE = b"\xff"  # never in UTF-8: stands for bytes that are invalid in their encoding
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from pipeline.config.run import REPOSITORY
-from pipeline.errors import EXIT_USAGE
+from pipeline.errors import EXIT_INTERRUPTED, EXIT_USAGE
 from pipeline.evaluate.registry import EVALUATIONS
 
 
@@ -35,7 +35,12 @@ class Command:
 
     def run(self, argv: Sequence[str]) -> int:
         """Runs the command in this process and returns its exit code."""
-        return resolve_name(self.target)([*self.first, *argv])
+        try:
+            target = resolve_name(self.target)
+        except KeyboardInterrupt:  # while the modules were loaded
+            print(f"{self.name}: interrupted", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        return target([*self.first, *argv])
 
     def __call__(self) -> int:
         """The console script."""

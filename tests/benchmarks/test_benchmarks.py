@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from benchmarks import initialisation, punctuation_trees
+from benchmarks import initialisation, mutation, punctuation_trees
 from data_prep.format.shard import open_dataset
 from gpst.chart.phrase_edges import CLOSING, WORD
 from pipeline.data import punctuation
@@ -35,6 +36,11 @@ def test_it_runs_and_ends_with_a_line_of_json(name: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert json.loads(lines[-1])["benchmark"] == name.removeprefix("bench_")
+
+
+def test_every_listed_mutant_is_of_the_code_as_it_is() -> None:
+    entries = yaml.safe_load(mutation.LIST.read_text())["mutants"]
+    assert len(mutation.listed(entries, "*")) == len(entries) >= 140
 
 
 def test_initialisations_are_compared_and_finished_cells_left_out(

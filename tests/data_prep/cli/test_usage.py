@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from data_prep import files
+from data_prep.__main__ import main
 from data_prep.errors import DatasetError
 from data_prep.format import shard
 from data_prep.format.shard import open_dataset, write_dataset
@@ -105,3 +106,12 @@ def test_a_shard_without_permission(tmp_path, monkeypatch):
     monkeypatch.setattr(shard, "open", closed, raising=False)
     with pytest.raises(DatasetError, match=r"npy cannot be read: no permission; chmod it"):
         open_dataset(tmp_path / "a")
+
+
+def test_an_interruption_while_modules_load_is_one_line(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("data_prep.cli.arguments.make_parser", interrupted)
+    assert main(["build"]) == 130
+    assert capsys.readouterr().err == "error: interrupted; run the same command again to go on\n"

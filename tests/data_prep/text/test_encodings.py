@@ -28,6 +28,20 @@ TEXTS = {
     "ru": "Это обычный русский текст о погоде. Завтра будет дождь, и мы останемся дома.\n",
     "fr": "Voilà un café très agréable où l'été dure longtemps, même à Noël.\n",
     "pl": "Zażółć gęślą jaźń, powiedział król, źle się dzieje w państwie.\n",
+    "hu": "Az őszi erdőben csöndes eső hullott, és a fűben gyűszűnyi gombák nőttek.\n",
+    "cs": "Příliš žluťoučký kůň běžel přes dvůr, děti se smály a šly domů.\n",
+    "sl": "Včeraj je deževalo, zato smo ostali doma; jutri pa gremo peš čez žitna polja k morju.\n",
+    "hr": "Djevojčica je šetala uz more, a ćuk je šutio na grani čempresa.\n",
+    "tr": "Bugün hava çok güzel; çocuklar bahçede oynuyor, yaşlı bir adam ışığa bakıyor.\n",
+    "lv": "Šodien ārā līst, tāpēc bērni sēž mājās, lasa grāmatas un gaida ziemu.\n",
+    "lt": "Šiandien lyja, todėl vaikai sėdi namuose, skaito knygą ir žiūri į žalią mišką.\n",
+    "da": "På søndag går børnene over åen og køber æbler hos den gamle mand på gården.\n",
+    "sv": "På söndag går barnen över ån och köper äpplen av den gamla mannen på gården.\n",
+    "de": "Die Bäume blühen früh, und die Mädchen hören über den Straßen schöne Glocken läuten.\n",
+    "es": "Mañana el niño irá con su mamá al jardín; después comerán piñas y beberán café.\n",
+    "pt": "Amanhã as crianças não irão à praia; depois do almoço, a avó fará pão de maçã.\n",
+    "it": "Perché la città è così bella? Più tardi andrò giù al caffè con papà.\n",
+    "en": "He said, \u201cDon\u2019t go to the caf\u00e9 \u2013 it isn\u2019t open\u2026\u201d\n",
     "el": "Η γρήγορη καφέ αλεπού πηδάει πάνω από το σκύλο. Καλημέρα σας.\n",
     "he": "שלום לכולם, זהו טקסט פשוט בעברית על מזג האוויר.\n",
     "ja": "これは日本語の文章です。天気がとても良いので、散歩に行きましょう。\n",
@@ -38,7 +52,11 @@ TEXTS = {
 OLD = [("ru", "cp1251"), ("ru", "koi8-r"), ("ru", "cp866"), ("ru", "iso8859-5"), ("fr", "latin-1"),
        ("fr", "mac-roman"), ("pl", "cp1250"), ("el", "cp1253"), ("he", "cp1255"),
        ("ja", "shift-jis"), ("ja", "euc-jp"), ("ja", "iso2022-jp"), ("zh", "gb2312"),
-       ("zh", "gb18030"), ("ko", "euc-kr"), ("th", "tis-620")]  # fmt: skip
+       ("zh", "gb18030"), ("hu", "cp1250"), ("hu", "iso8859-2"), ("cs", "cp1250"),
+       ("cs", "iso8859-2"), ("sl", "cp1250"), ("hr", "cp1250"), ("tr", "cp1254"), ("lv", "cp1257"),
+       ("lt", "cp1257"), ("da", "cp1252"), ("sv", "latin-1"), ("de", "cp1252"), ("es", "cp1252"),
+       ("pt", "latin-1"), ("it", "cp1252"), ("en", "cp1252"), ("es", "cp850"),
+       ("ko", "euc-kr"), ("th", "tis-620")]  # fmt: skip
 WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig"]
 
 

@@ -86,6 +86,15 @@ def test_unknown_task_is_one_line(capsys):
     assert "pretrain" in err
 
 
+def test_an_interruption_while_modules_load_is_one_line(capsys, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.cli.commands.resolve_name", interrupted)
+    assert main(["report"]) == 130
+    assert capsys.readouterr().err == "report: interrupted\n"
+
+
 def test_help_names_every_task(capsys):
     assert main(["--help"]) == 0
     out, err = capsys.readouterr()
