@@ -108,7 +108,7 @@ def build(
         (job.work / "units").mkdir(exist_ok=True)
         units = group_into_units(source.parts(files, arguments.options), arguments.unit_bytes)
         _check_disk(output, units, dtype_for(loaded.vocab_size))
-        runner = options.runner or _local_runner(options.workers)
+        runner = options.runner or _local_runner(options.workers, units)
         if isinstance(runner, SerialRunner):
             share_loaded(job, loaded, engine)
         del engine  # tens of MiB; worker processes load it themselves
@@ -134,11 +134,11 @@ def build(
     return open_dataset(output)
 
 
-def _local_runner(workers: int) -> Runner:
-    """A runner on this machine; one worker runs in this process."""
+def _local_runner(workers: int, units: Sequence[Unit]) -> Runner:
+    """A runner on this machine; one worker, or a single unit, runs in this process."""
     if workers < 1:
         raise UsageError(f"--workers {workers}: at least 1")
-    if workers == 1:
+    if workers == 1 or (len(units) <= 1 and not any(unit.streamed for unit in units)):
         return SerialRunner()
     from data_prep.executors.processes import ProcessesRunner
 

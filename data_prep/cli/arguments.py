@@ -109,7 +109,7 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running (the result does not depend on these)")
     group.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N",
-        help="worker processes (default: all cores)",
+        help="worker processes, if there is more than --unit-mib of text (default: all cores)",
     )  # fmt: skip
     group.add_argument(
         "--backend", default="processes", choices=("processes", "mpi"), help="(default: processes)"

@@ -66,7 +66,7 @@ _agreed: set[tuple[type, str]] = set()
 
 
 def _agrees_once(engine: Engine, reference: Engine, loaded: LoadedTokenizer) -> bool:
-    """``agrees``, compared once in a process: it takes a quarter of a second."""
+    """``agrees``, compared once in a process: it takes about a second."""
     key = type(engine), loaded.sha256
     if key not in _agreed and agrees(engine, reference):
         _agreed.add(key)

@@ -44,8 +44,12 @@ def test_shared_memory_is_not_called_the_output(tmp_path, corpus, bpe_path, code
     monkeypatch.setattr(multiprocessing.context.SpawnContext, "Lock", fail)
     monkeypatch.setattr(multiprocessing.context.BaseContext, "Lock", fail)
     with pytest.raises(DataPrepError, match=r"worker processes cannot be .* /dev/shm.*--workers 1"):
-        build([str(corpus)], bpe_path, tmp_path / "out", BuildArguments("text"),
+        build([str(corpus)], bpe_path, tmp_path / "out", BuildArguments("text", unit_bytes=1),
               BuildOptions(workers=2))  # fmt: skip
+    # What one worker does at a time needs no other process.
+    build(
+        [str(corpus)], bpe_path, tmp_path / "one", BuildArguments("text"), BuildOptions(workers=2)
+    )
 
 
 def test_other_input_is_told_without_hashes(tmp_path, corpus, bpe_path, capsys):
