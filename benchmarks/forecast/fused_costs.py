@@ -41,7 +41,7 @@ class _Work:
         self.flops = 4 * times * L * layer + 2 * maps
         if routes:
             again = -(-F // BN) * D + -(-D // BN) * (F + D + 3 * D)
-            through = 6 * D + 2 * F + routes * (7 * D + F)
+            through = 6 * D + 3 * F + routes * (7 * D + F)
         else:
             again = -(-3 * D // BN) * D + -(-D // BN) * (D + F) + -(-F // BN) * D
             through = 6 * D + 2 * F + a["H"]

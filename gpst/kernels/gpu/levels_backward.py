@@ -207,6 +207,16 @@ def tile_backward(order, first, last, base, owner, offset, sibling, sibling_valu
     for step in range(L):
         layer = L - 1 - step
         at = num_rows * layer
+        for n in range(0, F, BN):
+            columns = n + tl.arange(0, BN)
+            fits = there[:, None] & (columns < F)[None, :]
+            number = rows[:, None] * F + columns[None, :]
+            z = tl.load(ffn + at * F + number, fits, 0.0).to(tl.float32)
+            value, _slope = gelu_and_slope(z)
+            if DROPS:
+                value *= keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
+            tl.store(inner + at * F + number, value, fits)
+        tl.debug_barrier()  # the first route's gradient takes the place of z
         for back in range(routes):
             route = routes - 1 - back  # the first route takes the place of what the second reads
             route_rows = num_rows * route
@@ -220,13 +230,11 @@ def tile_backward(order, first, last, base, owner, offset, sibling, sibling_valu
                 y = product(outer_branch, to, there, weights + w_out + layer * D * F, n, D, F, M,
                             BN, BK, True, PRECISION)  # fmt: skip
                 number = rows[:, None] * F + columns[None, :]
-                z = tl.load(ffn + at * F + number, fits, 0.0).to(tl.float32)
-                value, slope = gelu_and_slope(z)
                 if DROPS:
-                    kept = keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
-                    value, slope = value * kept, slope * kept
+                    y *= keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
+                z = tl.load(ffn + at * F + number, fits, 0.0).to(tl.float32)
+                _value, slope = gelu_and_slope(z)
                 tl.store(ffn + to[:, None] * F + columns[None, :], y * slope, fits)
-                tl.store(inner + at * F + number, value, fits & (route == 0))
             tl.debug_barrier()
             _add_product(ffn, to, there, weights + w_in + layer * F * D, gradient,
                          route_rows + rows, F, D, M, BN, BK, PRECISION)  # fmt: skip

@@ -209,12 +209,11 @@ def tile_forward(order, first, last, first_table, first_index, second_table, sec
             y += tl.load(bias, columns < F, 0.0).to(tl.float32)[None, :]
             number = rows[:, None] * F + columns[None, :]
             fits = there[:, None] & (columns < F)[None, :]
-            rounded = y.to(ffn.dtype.element_ty)
-            tl.store(ffn + at * F + number, rounded, fits)
-            value, _slope = gelu_and_slope(rounded.to(tl.float32))
+            tl.store(ffn + at * F + number, y, fits)
+            y, _slope = gelu_and_slope(y)
             if DROPS:
-                value *= keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
-            tl.store(inner + number, value, fits)
+                y *= keep(number, key, other_key, 4 * layer + 2, threshold, keep_scale)
+            tl.store(inner + number, y, fits)
         tl.debug_barrier()
         _residual_norm(order, first, last, inner, weights, w_out + layer * D * F,
                        w_out_bias + layer * D, attended + at * D, then, out_std + at, 4 * layer + 3,
