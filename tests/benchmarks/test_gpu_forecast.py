@@ -152,9 +152,9 @@ NO_GPU = [sys.executable, "benchmarks/forecast/no_gpu.py"]
 QUICK = ["--arch", "80", "--dims", "64", "--dtypes", "bfloat16", "--pairs", "1", "33"]
 
 
-IN_TRAINING = ["--levels", "--pairs", "33", "--dims", "64", "256", "--dtypes", "bfloat16"]
+IN_TRAINING = ["--levels", "--pairs", "33", "--dims", "256", "--dtypes", "bfloat16"]
 ALL = ["--levels", "--spare", "320"]
-"""At D 512 and in fp32 the kernels of whole levels spill: see docs/gpu_forecast.md."""
+"""At other widths and in fp32 the kernels of whole levels spill: see docs/gpu_forecast.md."""
 
 
 @pytest.mark.parametrize(
