@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
+import select
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from queue import Queue
-from threading import Thread
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from gpst.api import GPST
 
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+_READ_BYTES = 1 << 16
 
 
 class InputError(ValueError):
@@ -63,7 +66,7 @@ class Lines:
         """
         number, empty = 0, True
         try:
-            with sys.stdin if self.path == "-" else open(self.path, encoding="utf-8") as stream:
+            with _opened(self.path) as stream:
                 for texts in self._grow(stream) if _is_file(stream) else self._come(stream):
                     chunk = [self._checked(number + k, text) for k, text in enumerate(texts, 1)]
                     number += len(texts)
@@ -84,31 +87,24 @@ class Lines:
             size = min(2 * size, self.most)
 
     def _come(self, stream: TextIO) -> Iterator[list[str]]:
-        """A thread reads, so that what has come can be told from what is still to come."""
-        come: Queue[str | Exception | None] = Queue(2 * self.most)
-
-        def read() -> None:
-            try:
-                for text in stream:
-                    come.put(text)
-                come.put(None)
-            except Exception as error:
-                come.put(error)
-
-        Thread(target=read, daemon=True).start()
-        last: str | Exception | None = ""
-        while isinstance(last, str):
-            texts = []
-            last = come.get()
-            while isinstance(last, str):
-                texts.append(last)
-                if len(texts) == self.most or come.empty():
-                    break
-                last = come.get()
-            if texts:
-                yield texts
-        if last is not None:
-            raise last
+        """Waits only where nothing has come; what has is read without the stream's own buffer."""
+        number = stream.fileno()
+        decoder = io.IncrementalNewlineDecoder(
+            codecs.getincrementaldecoder(stream.encoding)(stream.errors or "strict"), True
+        )
+        lines: list[str] = []
+        rest, ended = "", False
+        while lines or not ended:
+            while not ended and (not lines or (len(lines) < self.most and _has_come(number))):
+                data = os.read(number, _READ_BYTES)
+                ended = not data
+                *whole, rest = (rest + decoder.decode(data, final=ended)).split("\n")
+                lines += whole
+                if ended and rest:
+                    lines.append(rest)
+            if lines:
+                yield lines[: self.most]
+                lines = lines[self.most :]
 
     def count(self) -> int | None:
         """The number of lines, where it can be known before they are read."""
@@ -136,8 +132,22 @@ class Lines:
         return Line(number, text)
 
 
+@contextmanager
+def _opened(path: str) -> Iterator[TextIO]:
+    if path == "-":
+        yield sys.stdin
+    else:
+        with open(path, encoding="utf-8") as stream:
+            yield stream
+
+
 def _is_file(stream: IO[Any]) -> bool:
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except OSError:  # not of the system: a test's
         return True
+
+
+def _has_come(number: int) -> bool:
+    """Whether reading would not wait."""
+    return bool(select.select([number], [], [], 0)[0])

@@ -46,6 +46,46 @@ def test_text_streams_and_an_interruption_is_one_line(tmp_path, make_export, sta
     assert len(out) < 20_000
 
 
+@pytest.mark.parametrize("command", ["parse", "surprisal"])
+def test_an_interruption_ends_what_waits_for_a_pipe(exported, start, command):
+    with start(command, "--model", exported, "-", stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"The old man sailed.\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=300)  # the pipe is still open
+        assert process.stderr.read() == f"{command}: interrupted\n".encode()
+    assert process.returncode == 130
+
+
+def test_an_error_ends_what_waits_for_a_pipe(exported, start):
+    with start("parse", "--model", exported, "-", stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"no\0text\n")
+        process.stdin.flush()
+        process.wait(timeout=300)
+        assert b"line 1 holds a NUL character" in process.stderr.read()
+    assert process.returncode == 3
+
+
+def test_pieces_of_lines_and_of_characters_come_together(monkeypatch):
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read, encoding="utf-8"))
+    data = "öne\r\ntwö\rthreé".encode()
+    whole = iter(range(1, len(data) + 1))
+    real = os.read
+
+    def by_bytes(number, size):
+        if number == read and next(whole, None) is None:
+            os.close(write)
+        return real(number, 1 if number == read else size)
+
+    monkeypatch.setattr(os, "read", by_bytes)
+    os.write(write, data)
+    chunks = Lines("-", SimpleNamespace(sentence=lambda text: None), 4).chunks()
+    assert [line.text for chunk in chunks for line in chunk] == ["öne", "twö", "threé"]
+    sys.stdin.close()
+
+
 def test_what_has_come_through_a_pipe_is_a_chunk(monkeypatch):
     read, write = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(read, encoding="utf-8"))
@@ -63,6 +103,7 @@ def test_what_has_come_through_a_pipe_is_a_chunk(monkeypatch):
     assert numbers == list(range(1, 14))
     assert max(map(len, rest)) <= 4
     assert rest[-1][-1].text == "last"
+    sys.stdin.close()
 
 
 def test_chunks_of_a_file_grow(tmp_path):
