@@ -20,6 +20,7 @@ _WESTERN = (
     "àåäéöüšž",  # Swedish, Finnish
     "àåæøéèêóòôâ",  # Danish, Norwegian
     "áæéðíóöúýþ",  # Icelandic
+    "äõöüšž",  # Estonian
 )
 _CENTRAL = (
     "áčďéěíňóřšťúůýž",  # Czech

@@ -35,6 +35,7 @@ TEXTS = {
     "tr": "Bugün hava çok güzel; çocuklar bahçede oynuyor, yaşlı bir adam ışığa bakıyor.\n",
     "lv": "Šodien ārā līst, tāpēc bērni sēž mājās, lasa grāmatas un gaida ziemu.\n",
     "lt": "Šiandien lyja, todėl vaikai sėdi namuose, skaito knygą ir žiūri į žalią mišką.\n",
+    "et": "Öösel sõitis õpetaja üle järve, et näha pühapäeval žürii tööd ja tšello mängu.\n",
     "da": "På søndag går børnene over åen og køber æbler hos den gamle mand på gården.\n",
     "sv": "På söndag går barnen över ån och köper äpplen av den gamla mannen på gården.\n",
     "de": "Die Bäume blühen früh, und die Mädchen hören über den Straßen schöne Glocken läuten.\n",
@@ -54,7 +55,8 @@ OLD = [("ru", "cp1251"), ("ru", "koi8-r"), ("ru", "cp866"), ("ru", "iso8859-5"),
        ("ja", "shift-jis"), ("ja", "euc-jp"), ("ja", "iso2022-jp"), ("zh", "gb2312"),
        ("zh", "gb18030"), ("hu", "cp1250"), ("hu", "iso8859-2"), ("cs", "cp1250"),
        ("cs", "iso8859-2"), ("sl", "cp1250"), ("hr", "cp1250"), ("tr", "cp1254"), ("lv", "cp1257"),
-       ("lt", "cp1257"), ("da", "cp1252"), ("sv", "latin-1"), ("de", "cp1252"), ("es", "cp1252"),
+       ("lt", "cp1257"), ("et", "cp1257"), ("et", "iso8859-15"),
+       ("da", "cp1252"), ("sv", "latin-1"), ("de", "cp1252"), ("es", "cp1252"),
        ("pt", "latin-1"), ("it", "cp1252"), ("en", "cp1252"), ("es", "cp850"),
        ("ko", "euc-kr"), ("th", "tis-620")]  # fmt: skip
 WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig"]
