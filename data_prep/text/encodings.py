@@ -47,6 +47,8 @@ _MAGIC = {
 BINARY_HEADS = tuple(_MAGIC)
 _LIKE_WORDS = ("a GIF", "a parquet file; use --source parquet")  # their heads may begin a text
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
+LIKELY = 0.1
+"""An encoding is likely up to so much more disorder than the detector finds in the best one."""
 MOST_CONTROLS = 0.02
 """The largest fraction of control characters in text with more than a few of them."""
 MOST_BAD = 0.01
@@ -186,9 +188,6 @@ def _detect(sample: bytes) -> Detected:
         return Detected(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
     return Detected(encoding)
 
-
-LIKELY = 0.1
-"""How far above the least disorder that the detector finds in a decoded text others are likely."""
 
 BAD_BYTE = b"\xff"  # never in UTF-8: stands for bytes that are invalid in their encoding
 
