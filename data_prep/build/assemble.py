@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.build.job import Job
-from data_prep.build.unit import DOCUMENT, STREAMS, unit_file
+from data_prep.build.unit_files import DOCUMENT, STREAMS, unit_file
 from data_prep.files import HashingWriter, write_atomically
 from data_prep.format.lock import lock_as_worker
 from data_prep.format.manifest import ARRAYS, SHARD_PREFIX, SPLITS, FileRecord, ShardRecord

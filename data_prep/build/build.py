@@ -24,7 +24,8 @@ from data_prep.build.input_record import NAME as INPUT_RECORD
 from data_prep.build.job import RECORD_KEY, WORK, BuildArguments, Job, claim_output, identity
 from data_prep.build.progress import Progress
 from data_prep.build.task_feed import TaskFeed
-from data_prep.build.unit import quarantine_file, run_unit, share_loaded
+from data_prep.build.unit import run_unit, share_loaded
+from data_prep.build.unit_files import record_file
 from data_prep.errors import (
     DataPrepError,
     InterruptedRunError,
@@ -39,6 +40,7 @@ from data_prep.files import sha256_of, sync_directory
 from data_prep.format.card import write_card
 from data_prep.format.lock import build_lock
 from data_prep.format.manifest import (
+    RECORDS,
     Manifest,
     ShardRecord,
     TokenizerRecord,
@@ -53,7 +55,6 @@ from data_prep.sources.registry import find_input, get_source
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 
-QUARANTINE = "quarantine.jsonl"
 LEAST_FREE_BYTES = 32 << 20
 
 
@@ -268,16 +269,18 @@ def _finish(
     records: Sequence[dict[str, Any]],
     dropped: Duplicates,
 ) -> None:
-    """Write tokenizer, quarantine and last the manifest; then remove the work folder."""
+    """Write tokenizer, records and last the manifest; then remove the work folder."""
     loaded.save(output / TOKENIZER_DIRECTORY)
-    with open(job.work / QUARANTINE, "wb") as file:
-        for record in records:
-            path = quarantine_file(job, record["key"])
-            if path.exists():
-                file.write(path.read_bytes())
-            for entry in quarantined(job, record["key"], dropped):
-                file.write(json.dumps(entry, ensure_ascii=False).encode(errors="replace") + b"\n")
-    os.replace(job.work / QUARANTINE, output / QUARANTINE)
+    for kind in RECORDS:
+        name = f"{kind}.jsonl"
+        with open(job.work / name, "wb") as file:
+            for record in records:
+                path = record_file(job, record["key"], kind)
+                if path.exists():
+                    file.write(path.read_bytes())
+                if kind == "quarantine":
+                    file.write(quarantined(job, record["key"], dropped))
+        os.replace(job.work / name, output / name)
     if (job.work / INPUT_RECORD).exists():
         os.replace(job.work / INPUT_RECORD, output / INPUT_RECORD)
     for path in output.glob(".*.tmp"):  # of workers that were killed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.build.job import Job
-from data_prep.build.unit import DOCUMENT, PLACE, PLACES, names_file, unit_file
+from data_prep.build.unit_files import DOCUMENT, PLACE, PLACES, names_file, unit_file
 from data_prep.format.manifest import SPLITS
 
 # documents looked at in one pass; a pass takes about 100 bytes a document
@@ -42,8 +42,14 @@ def find_duplicates(
     return dropped
 
 
-def quarantined(job: Job, key: str, dropped: Duplicates) -> Iterator[dict[str, str | int]]:
-    """The entries of quarantine.jsonl for a unit's duplicates."""
+def quarantined(job: Job, key: str, dropped: Duplicates) -> bytes:
+    """The lines of quarantine.jsonl for a unit's duplicates."""
+    entries = _entries(job, key, dropped)
+    lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    return lines.encode(errors="replace")
+
+
+def _entries(job: Job, key: str, dropped: Duplicates) -> Iterator[dict[str, str | int]]:
     for split in SPLITS:
         numbers = dropped.get((key, split))
         if numbers is None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from data_prep.build.job import BuildArguments, Job
 from data_prep.build.task_feed import TaskFeed
-from data_prep.build.unit import DOCUMENT, run_unit
+from data_prep.build.unit import run_unit
+from data_prep.build.unit_files import DOCUMENT
 from data_prep.errors import SourceError
 from data_prep.format.manifest import dtype_for
 from data_prep.segment.segmenters import get_segmenter

@@ -16,7 +16,7 @@ from queue import Empty, Full, Queue
 from typing import cast
 
 from data_prep.build.job import Job
-from data_prep.build.unit import done_file
+from data_prep.build.unit_files import done_file
 from data_prep.executors.stop import STOP
 from data_prep.files import write_atomically
 from data_prep.sources.base import DroppedRecord, Part, Piece, StreamedSource, Unit

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from data_prep.build.encode import Encoder, TokenBatch
+from data_prep.build.encode import Encoder
 from data_prep.build.heap import trim_heap
 from data_prep.build.job import Job
+from data_prep.build.unit_files import UnitWriter, done_file, write_records
 from data_prep.errors import SourceError
 from data_prep.files import write_atomically
 from data_prep.format.lock import lock_as_worker
@@ -39,33 +38,6 @@ from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
 from data_prep.tokenizer.reference import Engine
 from gpst.jit.compiled import compiled
-
-# a document of a unit: the hash of its text and its size
-DOCUMENT = np.dtype([("hash", "<u8", (2,)), ("sentences", "<u8"), ("tokens", "<u8")])
-STREAMS = ("tokens", "sentences", "documents")
-# where a document of a deduplicated build came from: its file, by number in the unit, and place
-PLACES, PLACE = "places", np.dtype([("file", "<u4"), ("place", "<i8")])
-
-
-def unit_file(job: Job, key: str, split: str, stream: str) -> Path:
-    """The file of one stream of a unit: raw little-endian values, no header."""
-    return job.work / "units" / f"{key}.{split}.{stream}"
-
-
-def done_file(job: Job, key: str) -> Path:
-    """The record of a finished unit."""
-    return job.work / "units" / f"{key}.done"
-
-
-def quarantine_file(job: Job, key: str) -> Path:
-    """The dropped records of a unit, a JSON object a line; absent when there are none."""
-    return job.work / "units" / f"{key}.quarantine"
-
-
-def names_file(job: Job, key: str) -> Path:
-    """The file names that PLACES refers to by number, a JSON list; with --deduplicate only."""
-    return job.work / "units" / f"{key}.names"
-
 
 _SHARED: dict[Job, tuple[LoadedTokenizer, Engine]] = {}
 
@@ -100,7 +72,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
     recorder = Recorder()
     for record in unit.dropped:
         recorder.drop(*record)
-    writer = _UnitWriter(job, unit.key, encoder.dtype)
+    writer = UnitWriter(job, unit.key, encoder.dtype)
     forced_before, failed_before = encoder.num_forced, _num_failed(encoder)
     try:
         for batch in merge_small(_batches(job, unit, recorder)):
@@ -117,9 +89,7 @@ def run_unit(job: Job, unit: Unit) -> dict[str, Any]:
         "sizes": sizes,
         "input_bytes": unit.weight,
     }
-    if recorder.quarantine:
-        lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in recorder.quarantine]
-        write_atomically(quarantine_file(job, unit.key), "".join(lines).encode(errors="replace"))
+    write_records(job, unit.key, recorder)
     write_atomically(done, json.dumps(record).encode())
     if unit.piece is not None:
         for part in unit.parts:  # temporary files
@@ -145,14 +115,14 @@ def _read_piece(
     """The documents of temporary files, which are pieces of a stream."""
     for part in parts:
         if part.decoded:
-            recorder.count(f"files_decoded/{part.decoded}")
+            recorder.file_decoded(part.origin, part.base, part.decoded)
         renamed = recorder.renamed(part.path, part.origin, part.base)
         for batch in source.read(part, options, renamed):
             yield replace(batch, file=part.origin, places=batch.places + part.base)
 
 
 def _run_batch(
-    job: Job, encoder: Encoder, raw: RawBatch, recorder: Recorder, writer: _UnitWriter
+    job: Job, encoder: Encoder, raw: RawBatch, recorder: Recorder, writer: UnitWriter
 ) -> None:
     raw, clean = clean_documents(raw, job.arguments.options.encoding, recorder)
     keep = _keep(job, raw, clean, recorder)
@@ -200,8 +170,7 @@ def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.
             detail = f"{clean.num_bad[number]} places that do not fit{cure}"
             recorder.drop("bad_utf8", *raw.where(number), detail)
         else:
-            recorder.count("bad_utf8_replaced", int(clean.num_bad[number]))
-            recorder.count("documents_with_bad_utf8")
+            recorder.bytes_replaced(*raw.where(number), int(clean.num_bad[number]))
     return keep
 
 
@@ -236,69 +205,3 @@ def _hash_documents(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
 def _is_held_out(hashes: np.ndarray, fraction: float) -> np.ndarray:
     """By the text alone: independent of how the corpus is cut; duplicates get the same split."""
     return hashes[:, 0] < np.uint64(int(fraction * 2**64))
-
-
-class _UnitWriter:
-    """Writes the streams of a unit, each under a temporary name until ``close``."""
-
-    def __init__(self, job: Job, key: str, dtype: np.dtype):
-        self._job, self._key = job, key
-        self._dtype = dtype.newbyteorder("<")
-        self._files: dict[tuple[str, str], BinaryIO] = {}
-        self._sizes: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
-        self._names: dict[str, int] = {}
-
-    def _temporary(self, split: str, stream: str) -> Path:
-        path = unit_file(self._job, self._key, split, stream)
-        return path.with_name(f"{path.name}.{os.getpid()}.tmp")
-
-    def places_of(self, raw: RawBatch, numbers: np.ndarray) -> np.ndarray:
-        """(D,) PLACE of some documents."""
-        places = np.empty(len(numbers), PLACE)
-        for order, number in enumerate(numbers.tolist()):
-            name, place = raw.where(number)
-            places[order] = self._names.setdefault(name, len(self._names)), place
-        return places
-
-    def write(
-        self, split: str, batch: TokenBatch, hashes: np.ndarray, places: np.ndarray | None
-    ) -> None:
-        """Append the chosen documents of a batch."""
-        chosen = batch.document_sentences > 0
-        documents = np.empty(int(chosen.sum()), DOCUMENT)
-        documents["hash"] = hashes[chosen]
-        documents["sentences"] = batch.document_sentences[chosen]
-        documents["tokens"] = batch.document_tokens[chosen]
-        values = {
-            "tokens": batch.tokens.astype(self._dtype, copy=False),
-            "sentences": np.diff(batch.sentence_ends, prepend=0).astype("<u4"),
-            "documents": documents,
-        }
-        if places is not None:
-            values[PLACES] = places[chosen]
-        for stream, array in values.items():
-            key = (split, stream)
-            if key not in self._files:
-                self._files[key] = open(self._temporary(*key), "wb")  # noqa: SIM115
-            self._files[key].write(array.view(np.uint8).data)
-            self._sizes[split][stream] += len(array)
-
-    def close(self) -> dict[str, dict[str, int]]:
-        """Rename every file to its final name; returns the sizes by split."""
-        for (split, stream), file in self._files.items():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            path = unit_file(self._job, self._key, split, stream)
-            os.replace(self._temporary(split, stream), path)
-        if self._names:
-            write_atomically(
-                names_file(self._job, self._key), json.dumps(list(self._names)).encode()
-            )
-        return {split: dict(sizes) for split, sizes in self._sizes.items() if sizes}
-
-    def abort(self) -> None:
-        """Delete the files written so far."""
-        for key, file in self._files.items():
-            file.close()
-            self._temporary(*key).unlink(missing_ok=True)

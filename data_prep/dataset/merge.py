@@ -17,6 +17,7 @@ from data_prep.files import sha256_of, sync_directory, write_atomically
 from data_prep.format.card import write_card
 from data_prep.format.manifest import (
     ARRAYS,
+    RECORDS,
     SHARD_PREFIX,
     SPLITS,
     Manifest,
@@ -24,8 +25,6 @@ from data_prep.format.manifest import (
     write_manifest,
 )
 from data_prep.format.shard import TOKENIZER_DIRECTORY, Dataset, open_dataset
-
-QUARANTINE = "quarantine.jsonl"
 
 
 def merge(paths: Sequence[str | Path], output: str | Path, show_progress: bool = False) -> Dataset:
@@ -57,8 +56,9 @@ def _write(datasets: Sequence[Dataset], output: Path, show_progress: bool) -> No
         (output / TOKENIZER_DIRECTORY).mkdir()
         for path in first.tokenizer_path.iterdir():
             shutil.copyfile(path, output / TOKENIZER_DIRECTORY / path.name)
-    lines = [d.path / QUARANTINE for d in datasets if (d.path / QUARANTINE).exists()]
-    write_atomically(output / QUARANTINE, b"".join(path.read_bytes() for path in lines))
+    for name in (f"{kind}.jsonl" for kind in RECORDS):
+        files = [d.path / name for d in datasets if (d.path / name).exists()]
+        write_atomically(output / name, b"".join(path.read_bytes() for path in files))
     counters: Counter[str] = Counter()
     for dataset in datasets:
         counters.update(dataset.manifest.counters)

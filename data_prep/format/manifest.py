@@ -17,6 +17,8 @@ MANIFEST_NAME = "manifest.json"
 SPLITS = ("train", "validation")
 SHARD_PREFIX = {"train": "shard", "validation": "validation"}
 ARRAYS = ("tokens", "sentence_ends", "document_ends")
+# files NAME.jsonl beside the manifest: what was left out, and what was not UTF-8
+RECORDS = ("quarantine", "decoded")
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def open_text(part: Part, options: SourceOptions, recorder: Recorder) -> TextStr
         recorder.drop(detected.reason, part.path, 0, detected.detail)
     else:
         if detected.encoding != UTF8:
-            recorder.count(f"files_decoded/{detected.encoding}")
+            recorder.file_decoded(part.path, 0, detected.encoding)
         return stream
     stream.close()
     return None

@@ -91,10 +91,11 @@ def _merged(batches: list[RawBatch]) -> RawBatch:
 
 @dataclass
 class Recorder:
-    """Counters by reason, and the dropped records, of one unit."""
+    """Counters by reason, the dropped records and what was not UTF-8, of one unit."""
 
     counters: Counter[str] = field(default_factory=Counter)
     quarantine: list[dict[str, str | int]] = field(default_factory=list)
+    decoded: list[dict[str, str | int]] = field(default_factory=list)
 
     def count(self, reason: str, amount: int = 1) -> None:
         """Add to a counter."""
@@ -109,9 +110,20 @@ class Recorder:
             entry["detail"] = detail[:200]
         self.quarantine.append(entry)
 
+    def file_decoded(self, file: str, place: int, encoding: str) -> None:
+        """Count and name a file, or one at ``place`` in an archive, that is not UTF-8."""
+        self.counters[f"files_decoded/{encoding}"] += 1
+        self.decoded.append({"file": file, "offset": int(place), "encoding": encoding})
+
+    def bytes_replaced(self, file: str, place: int, amount: int) -> None:
+        """Count and name a document with U+FFFD in ``amount`` places that did not fit."""
+        self.counters["bad_utf8_replaced"] += amount
+        self.counters["documents_with_bad_utf8"] += 1
+        self.decoded.append({"file": file, "offset": int(place), "replaced": amount})
+
     def renamed(self, file: str, origin: str, base: int) -> _Renamed:
         """A recorder into the same lists that writes ``origin`` in place of ``file``."""
-        return _Renamed(self.counters, self.quarantine, file, origin, base)
+        return _Renamed(self.counters, self.quarantine, self.decoded, file, origin, base)
 
 
 @dataclass

@@ -52,7 +52,7 @@ def _decode_files(
             recorder.drop(detected.reason, *raw.where(number), detected.detail)
             new[number] = None
         elif detected.encoding != UTF8:
-            recorder.count(f"files_decoded/{detected.encoding}")
+            recorder.file_decoded(*raw.where(number), detected.encoding)
             new[number] = decoded(data, detected.encoding)
     if not new:
         return None

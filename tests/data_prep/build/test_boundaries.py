@@ -12,7 +12,8 @@ from data_prep.build import assemble
 from data_prep.build.assemble import DocumentRun, ShardTask, write_shard
 from data_prep.build.encode import CHARACTER, INSIDE, WORD, TokenBatch, _assign, _layout
 from data_prep.build.job import BuildArguments, Job
-from data_prep.build.unit import DOCUMENT, _keep, _run_batch, _UnitWriter, unit_file
+from data_prep.build.unit import _keep, _run_batch
+from data_prep.build.unit_files import DOCUMENT, UnitWriter, unit_file
 from data_prep.errors import DatasetError
 from data_prep.files import HashingWriter, write_atomically
 from data_prep.format.shard import open_dataset, write_dataset
@@ -156,7 +157,7 @@ def test_files_and_folders_are_flushed(tmp_path, job, synced):
     writer.write(np.array([1, 2]))
     writer.close()
     assert Path(synced[2]).name.startswith(".b.npy.")
-    unit = _UnitWriter(job, "0", np.dtype(np.uint16))
+    unit = UnitWriter(job, "0", np.dtype(np.uint16))
     one = np.ones(1, np.int64)
     unit.write("train", TokenBatch(one, one, one, one, 0, 0), np.ones((1, 2), np.uint64), None)
     unit.close()
@@ -205,7 +206,7 @@ def test_documents_without_tokens_are_counted(job):
     raw = RawBatch.join([b"a", b"b", b"c", b"d"], "file", [0, 2, 4, 6])
     recorder = Recorder()
     object.__setattr__(job.arguments, "validation_fraction", 0.0)
-    writer = _UnitWriter(job, "0", np.dtype(np.uint16))
+    writer = UnitWriter(job, "0", np.dtype(np.uint16))
     _run_batch(job, Half(), raw, recorder, writer)
     writer.abort()
     assert recorder.counters["documents"] == 2

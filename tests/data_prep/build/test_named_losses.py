@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ import pytest
 from data_prep.build.build import BuildOptions, build
 from data_prep.build.input_record import NAME as INPUT_RECORD
 from data_prep.build.job import BuildArguments
+from data_prep.dataset.merge import merge
 from data_prep.errors import DataPrepError, UsageError
 from data_prep.sources.long_documents import MAX_DOCUMENT_BYTES
+from data_prep.sources.options import SourceOptions
 
 DOCS = Path(__file__).parents[3] / "docs" / "shard_format.md"
 
@@ -26,7 +30,7 @@ def test_duplicates_are_named(tmp_path, bpe_path):
         (tmp_path / f"{name}.jsonl").write_text(lines)
     arguments = BuildArguments("jsonl", deduplicate=True, validation_fraction=0.5, unit_bytes=200)
     dataset = build([str(tmp_path / "*.jsonl")], bpe_path, tmp_path / "out", arguments)
-    entries = [json.loads(x) for x in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    entries = read_lines(tmp_path / "out/quarantine.jsonl")
     size = len(json.dumps({"text": texts[0]})) + 1
     expected = [("a", n * size) for n in range(7, 10)] + [("b", n * size) for n in range(11)]
     found = sorted((Path(e["file"]).stem, e["offset"]) for e in entries)
@@ -34,6 +38,39 @@ def test_duplicates_are_named(tmp_path, bpe_path):
     assert {e["reason"] for e in entries} == {"duplicate_document"}
     assert dataset.manifest.counters["dropped/duplicate_document"] == len(entries) == 14
     assert not list((tmp_path / "out").glob("*.names"))
+
+
+def test_what_was_not_utf8_is_named(tmp_path, bpe_path):
+    """Each file with its encoding, once, each document with how much was replaced; also merged."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    latin = "Un été très agréable, où l'on dort à midi. " * 3
+    lines = b"".join(json.dumps({"text": f"Plain {n}."}).encode() + b"\n" for n in range(30))
+    damaged = json.dumps({"text": "Good text. " * 30}).encode()[:-2]
+    (folder / "a.jsonl").write_bytes(lines)
+    wide = (lines.decode() + json.dumps({"text": latin}) + "\n") * 20
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(wide.encode("utf-16")))
+    (folder / "c.jsonl").write_bytes(lines + damaged + b'\xe9 and \xe9 "}\n' + lines)
+    old = json.dumps({"text": latin}, ensure_ascii=False).encode("cp1252")
+    (folder / "d.jsonl").write_bytes(old)
+    arguments = BuildArguments("jsonl", validation_fraction=0.5, unit_bytes=500)
+    as_utf8 = replace(arguments, options=SourceOptions(encoding="utf-8"))
+    first = build([str(folder / "[abd]*")], bpe_path, tmp_path / "first", arguments)
+    second = build([str(folder / "c.jsonl")], bpe_path, tmp_path / "second", as_utf8)
+    named = [
+        {"file": f"{folder}/b.jsonl.gz", "offset": 0, "encoding": "utf-16"},
+        {"file": f"{folder}/d.jsonl", "offset": 0, "encoding": "cp1252"},
+    ]
+    replaced = [{"file": f"{folder}/c.jsonl", "offset": len(lines), "replaced": 2}]
+    assert first.manifest.counters["documents"] == 30 + 20 * 31 + 1
+    assert read_lines(first.path / "decoded.jsonl") == named
+    assert read_lines(second.path / "decoded.jsonl") == replaced
+    merged = merge([first.path, second.path], tmp_path / "merged")
+    assert read_lines(merged.path / "decoded.jsonl") == named + replaced
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
@@ -91,5 +128,5 @@ def test_small_files_are_worked_on_together(tmp_path, bpe_path, monkeypatch):
     )
     assert [len(batch.starts) for batch in batches] == [60]
     assert dataset.manifest.counters["documents"] == 57
-    entries = [json.loads(x) for x in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    entries = read_lines(tmp_path / "out/quarantine.jsonl")
     assert [Path(e["file"]).stem for e in entries] == ["07", "27", "47"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import errno
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -109,6 +111,11 @@ def test_a_shard_without_permission(tmp_path, monkeypatch):
 
 
 def test_an_interruption_while_modules_load_is_one_line(capsys, monkeypatch):
+    """Whenever it comes: nothing of the package is loaded outside of main."""
+    code = "import sys, data_prep.__main__; print(*[m for m in sys.modules if 'data_prep.' in m])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert loaded.stdout.split() == ["data_prep.__main__"]
+
     def interrupted():
         raise KeyboardInterrupt
 

@@ -16,7 +16,7 @@ from data_prep.build import progress
 from data_prep.build.build import build
 from data_prep.build.deduplicate import find_duplicates
 from data_prep.build.job import BuildArguments, Job
-from data_prep.build.unit import DOCUMENT
+from data_prep.build.unit_files import DOCUMENT
 from data_prep.dataset.merge import merge
 from data_prep.dataset.verify import verify
 from data_prep.errors import DatasetError, UsageError

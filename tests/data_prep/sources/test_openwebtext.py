@@ -89,6 +89,11 @@ def test_openwebtext_pages_that_are_not_utf8(tmp_path, read):
         "dropped/binary_file", "files_decoded/cp1252", "files_decoded/utf-16",
     ]  # fmt: skip
     assert recorder.quarantine[0]["detail"] == "a PNG"
+    archive = str(tmp_path / "x.tar")  # of blocks of 512 bytes, two a member
+    assert recorder.decoded == [
+        {"file": archive, "offset": 1536, "encoding": "utf-16"},
+        {"file": archive, "offset": 3584, "encoding": "cp1252"},
+    ]
 
 
 def test_openwebtext_not_an_archive(tmp_path, read):

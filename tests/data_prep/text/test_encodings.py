@@ -150,6 +150,8 @@ def test_every_source_decodes(name, encoding, size, tmp_path, read, monkeypatch)
             documents.append([d.lstrip("\ufeff") for d in found])
         assert documents[0] == documents[1]
         assert recorder.counters == {f"files_decoded/{encoding}": 1}
+        path = str(tmp_path / f"x{suffix}")
+        assert recorder.decoded == [{"file": path, "offset": 0, "encoding": encoding}]
         declared, recorder = read(name, [tmp_path], split_blank_lines=split, encoding=encoding)
         assert [d.lstrip("\ufeff") for d in declared] == documents[0]
 
