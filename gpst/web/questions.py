@@ -43,6 +43,9 @@ def read_question(body: bytes, num_models: int) -> Question:
             f'"text" has U+{ord(half[0]):04X} as its character {half.start() + 1}, half of a'
             " surrogate pair and no character by itself; leave it out"
         )
+    if "\0" in text:
+        place = text.index("\0") + 1
+        raise ValueError(f'"text" has a NUL character as its character {place}; leave it out')
     return Question(
         text, _whole(values, "model", num_models - 1), _whole(values, "seed", _MAX_SEED)
     )

@@ -189,7 +189,9 @@ def _refuse(reason: str) -> int:
 def _named(paths: Sequence[str]) -> dict[str, str]:
     """Paths by names: the last parts that tell them apart."""
     parts = [
-        [p for p in Path(path).parts if p not in ("exported", "/")] or [path] for path in paths
+        [part for part in Path(os.path.abspath(path)).parts if part not in ("exported", "/")]
+        or [path]
+        for path in paths
     ]
     longest = max(map(len, parts))
     for length in range(1, longest + 1):

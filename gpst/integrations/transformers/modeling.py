@@ -29,6 +29,10 @@ from gpst.tree import Tree
 _OF_GENERATE = ("next_sequence_length", "is_first_iteration", "logits_to_keep", "tokenizer")
 """What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer."""
 
+not_compiled = torch.compiler.disable(
+    reason="the trees, and so the operations, are others in every batch; GPST brings its kernels"
+)
+
 
 @dataclass
 class GPSTOutput(ModelOutput):
@@ -141,6 +145,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.post_init()
 
+    @not_compiled
     def forward(
         self,
         input_ids: Int64[Tensor, "B T"] | None = None,
@@ -254,6 +259,7 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_dim, self.num_labels)
         self.post_init()
 
+    @not_compiled
     def forward(
         self,
         input_ids: Int64[Tensor, "B T"] | None = None,

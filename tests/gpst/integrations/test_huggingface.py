@@ -212,6 +212,21 @@ def test_checkpointed_activations_change_nothing(model, inputs):
     assert not model.is_gradient_checkpointing
 
 
+def test_compiled_it_is_the_same(model, inputs):
+    """torch.compile: GPST runs as it is, since its operations are others in every batch."""
+    torch._dynamo.reset()
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    compiled = torch.compile(model, backend="eager")
+    losses = [run(**inputs, labels=labels).loss for run in (model, compiled)]
+    assert torch.equal(*losses)
+    gradients = [torch.autograd.grad(loss, model.get_input_embeddings().weight) for loss in losses]
+    assert torch.equal(gradients[0][0], gradients[1][0])
+    texts = [run.generate(**inputs, max_new_tokens=3) for run in (model, compiled)]
+    assert torch.equal(*texts)
+    if is_gpst(model):
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 0
+
+
 def test_adapters_train_merge_save_and_load(folder, inputs, tmp_path):
     peft = pytest.importorskip("peft")
     model = load(folder)

@@ -30,6 +30,7 @@ def test_a_question_has_a_text_and_may_have_more():
         (b"{}", '"text" is missing; send for example {"text": "We must act."}'),
         (b'{"text": 3}', '"text" is 3; send a string, for example'),
         (b'{"text": null}', '"text" is null; send a string, for example'),
+        (b'{"text": "a\\u0000b"}', '"text" has a NUL character as its character 2; leave it out'),
         (b'{"text": "a\\ud800"}', '"text" has U+D800 as its character 2, half of a surrogate pair'),
         (b'{"text": "a", "model": 2}', '"model" is 2; send a whole number from 0 to 1'),
         (b'{"text": "a", "model": "gpst"}', '"model" is "gpst"; send a whole number from 0 to 1'),
@@ -44,7 +45,7 @@ def test_a_question_has_a_text_and_may_have_more():
         (b'{"text": "a", "seed": ' + b"9" * 90 + b"}", f'"seed" is {"9" * 40}…{SEEDS}'),
         (b" " * (MAX_BYTES + 1), "the request has more than the 16777216 bytes that are read"),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_what_is_wrong_is_one_line(body, message):
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
