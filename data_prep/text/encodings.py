@@ -49,6 +49,8 @@ _LIKE_WORDS = ("a GIF", "a parquet file; use --source parquet")  # their heads m
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 LIKELY = 0.1
 """An encoding is likely up to so much more disorder than the detector finds in the best one."""
+LEAST_VALID = 15
+"""Valid characters beyond ASCII, of which fewer in another encoding are half by chance."""
 MOST_CONTROLS = 0.02
 """The largest fraction of control characters in text with more than a few of them."""
 MOST_BAD = 0.01
@@ -132,15 +134,24 @@ def _detect_narrow(sample: bytes, is_utf8: bool) -> Detected:
     escaped = b"\x1b$" in sample and sample.isascii()  # ISO 2022: all in ASCII
     if is_utf8 and not escaped:
         return Detected(UTF8)
-    text = sample.decode(errors="replace")
-    if not escaped and 10 * text.count("\ufffd") <= sum(map(len, _not_ascii(text))):
-        return Detected(UTF8)  # with a few damaged places
+    if not escaped and _is_mostly_utf8(sample):
+        return Detected(UTF8)
     return _detect(sample)
 
 
-def _not_ascii(text: str) -> list[str]:
-    """Its characters beyond ASCII, the replaced ones too."""
-    return [character for character in text if character >= "\x80"]
+def _is_mostly_utf8(sample: bytes) -> bool:
+    """Whether it is UTF-8 with damaged places, or with some lines of another encoding.
+
+    Of text in another encoding up to four tenths of the characters beyond ASCII happen to be valid,
+    in a short one more.
+    """
+    text = sample.decode(errors="replace")
+    bad = text.count("\ufffd")
+    good = sum(character >= "\x80" for character in text) - bad
+    if good < LEAST_VALID:
+        return good >= 9 * bad
+    lines = [line for line in text.split("\n") if not line.isascii()]
+    return good >= bad or 2 * sum("\ufffd" in line for line in lines) <= len(lines)
 
 
 def _fits(sample: bytes, encoding: str, whole: bool) -> bool:

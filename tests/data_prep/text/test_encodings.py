@@ -156,6 +156,15 @@ def test_every_source_decodes(name, encoding, size, tmp_path, read, monkeypatch)
         assert [d.lstrip("\ufeff") for d in declared] == documents[0]
 
 
+@pytest.mark.parametrize("num_old", [1, 20, 60])
+def test_a_file_of_two_encodings_is_read_as_what_most_lines_are(num_old):
+    """Its other lines are left out by name, since their bytes do not fit."""
+    new = "It\u2019s \u201cnew\u201d.\n".encode() * 30
+    old = (TEXTS["ru"][:20] + "\n").encode("cp1251")
+    for sample in (new + old * num_old, old * num_old + new):
+        assert (detect_encoding(sample).encoding == "utf-8") == (num_old < 30)
+
+
 def test_documents_that_are_mostly_damaged_are_left_out_by_name(tmp_path, bpe_path):
     good, bad = "Good text. " * 30, "Mostly \x81\x8d\x8f"
     lines = [json.dumps({"text": t}, ensure_ascii=False).encode("latin-1")
