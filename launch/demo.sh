@@ -3,7 +3,7 @@
 # It goes on from the small model in launch/demo_model, which has read the same text once.
 # INPUT=path: your own text (a file or a folder of .txt), and a model from nothing.
 # OUTPUT=folder: data/ and runs/ go there. SETTINGS="key=value ...": more settings for training.
-# Run again, it resumes.
+# Run again, it resumes; what is finished is not done again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -44,15 +44,23 @@ run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --to
   --output "$DATA" --validation-fraction 0.05 --workers 2
 run python -m data_prep verify "$DATA"
 
-echo; echo "Pre-train GPST$FROM: stop half-way, as a time limit would, then go on to the end."
-run "${LAUNCH[@]}" --config configs/run/demo.yaml "${FROM_GPST[@]}" "${ARGS[@]}" "run_dir=$GPST" train.stop_at_step=half
-run "${LAUNCH[@]}" --config configs/run/demo.yaml "${FROM_GPST[@]}" "${ARGS[@]}" "run_dir=$GPST"
+train() { # RUN CONFIG WHAT SETTING...: trained and exported, unless that is done
+  local run=$1 what=$3 settings=(--config "$2" "${@:4}" "${ARGS[@]}" "run_dir=$1") all
+  all=$(bash launch/pretrain.sh --print-config "${settings[@]}")
+  if [ -f "$run/exported/config.json" ] && [ "$all" = "$(cat "$run/finished.yaml" 2> /dev/null)" ]; then
+    echo; echo "$run: trained with these settings and exported already"
+    return
+  fi
+  echo; echo "Pre-train $what"
+  if [ "$run" = "$GPST" ]; then run "${LAUNCH[@]}" "${settings[@]}" train.stop_at_step=half; fi
+  run "${LAUNCH[@]}" "${settings[@]}"
+  run bash launch/convert.sh to-hf "$run" "$run/exported"
+  echo "$all" > "$run/finished.yaml"
+}
 
-echo; echo "Pre-train a GPT-2 of the same size on the same tokens$FROM, for comparison."
-run "${LAUNCH[@]}" --config configs/run/demo_gpt2.yaml "${FROM_GPT2[@]}" "${ARGS[@]}" "run_dir=$GPT2"
+train "$GPST" configs/run/demo.yaml "GPST$FROM: stop half-way, as a time limit would, then go on to the end." "${FROM_GPST[@]}"
+train "$GPT2" configs/run/demo_gpt2.yaml "a GPT-2 of the same size on the same tokens$FROM, for comparison." "${FROM_GPT2[@]}"
 
-run bash launch/convert.sh to-hf "$GPST" "$GPST/exported"
-run bash launch/convert.sh to-hf "$GPT2" "$GPT2/exported"
 # Small operations gain nothing from several threads.
 run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
   --beam 8 --context-tokens 256 --max-contexts 6

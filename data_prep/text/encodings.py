@@ -121,7 +121,7 @@ def detect_encoding(sample: bytes, declared: str = AUTO, whole: bool = True) -> 
     if declared == AUTO:
         return _detect_narrow(sample, is_utf8)
     # All of ASCII may be text of an encoding that escapes other characters.
-    if is_utf8 and not sample.isascii():
+    if not sample.isascii() and (is_utf8 or _is_mostly_utf8(sample)):
         return Detected(UTF8)
     return Detected(f"{declared}-le" if declared in ("utf-16", "utf-32") else declared)
 

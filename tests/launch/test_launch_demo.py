@@ -16,7 +16,7 @@ SETTINGS = (
     "train.num_steps=4 data.context_tokens=32 checkpoint.every_steps=2 monitor.log_every_steps=1 "
     "evaluate.every_steps=2 evaluate.max_contexts=2"
 )
-TOKENIZER, BUILD, VERIFY, HALF, REST, GPT2, CONVERT = range(1, 8)  # commands, in their order
+TOKENIZER, BUILD, VERIFY, HALF, REST, CONVERT, GPT2, CONVERT_GPT2 = range(1, 9)  # in this order
 NUM_COMMANDS = 12
 
 
@@ -47,6 +47,8 @@ def demo(folder: Path, kill_before: int | None = None) -> list[str]:
         for line in process.stdout:
             printed.append(line.rstrip("\n"))
             commands += line.startswith("$ ")
+            if "exported already" in line:
+                commands += CONVERT_GPT2 - CONVERT if "gpt2" in line else CONVERT - VERIFY
             if commands == kill_before:
                 os.killpg(process.pid, signal.SIGKILL)
                 break
@@ -86,6 +88,8 @@ def test_killed_between_any_two_commands_the_demo_ends_as_one_left_alone(tmp_pat
     before = files(undisturbed)
     again = demo(undisturbed)
     assert again[-5:] == printed[-5:]
+    assert sum("exported already" in line for line in again) == 2
+    assert sum(line.startswith("$ ") for line in again) == NUM_COMMANDS - (CONVERT_GPT2 - VERIFY)
     for command in range(BUILD, NUM_COMMANDS + 1):
         demo(killed, kill_before=command)
     assert demo(killed)[-5].startswith("Done.")
