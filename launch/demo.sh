@@ -45,17 +45,15 @@ run python -m data_prep build --source text --input "$INPUT" "${BLOCKS[@]}" --to
 run python -m data_prep verify "$DATA"
 
 train() { # RUN CONFIG WHAT SETTING...: trained and exported, unless that is done
-  local run=$1 what=$3 settings=(--config "$2" "${@:4}" "${ARGS[@]}" "run_dir=$1") all
-  all=$(bash launch/pretrain.sh --print-config "${settings[@]}")
-  if [ -f "$run/exported/config.json" ] && [ "$all" = "$(cat "$run/finished.yaml" 2> /dev/null)" ]; then
+  local run=$1 settings=(--config "$2" "${@:4}" "${ARGS[@]}" "run_dir=$1")
+  if exported_with "$run" "${settings[@]}"; then
     echo; echo "$run: trained with these settings and exported already"
     return
   fi
-  echo; echo "Pre-train $what"
+  echo; echo "Pre-train $3"
   if [ "$run" = "$GPST" ]; then run "${LAUNCH[@]}" "${settings[@]}" train.stop_at_step=half; fi
   run "${LAUNCH[@]}" "${settings[@]}"
-  run bash launch/convert.sh to-hf "$run" "$run/exported"
-  echo "$all" > "$run/finished.yaml"
+  export_run "$run" "${settings[@]}"
 }
 
 train "$GPST" configs/run/demo.yaml "GPST$FROM: stop half-way, as a time limit would, then go on to the end." "${FROM_GPST[@]}"

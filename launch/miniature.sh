@@ -33,14 +33,19 @@ overrides() { # what a model changes in its configuration
 
 run_config() { case $1 in gpt2*) echo configs/run/miniature_gpt2.yaml ;; *) echo configs/run/miniature.yaml ;; esac; }
 
-pretrain() { # MODEL SEED: a run, exported
-  local run=$RUNS/$1/seed-$2 changed
-  if [ -f "$run/exported/config.json" ]; then echo "$run: pre-trained already"; return; fi
-  changed=$(overrides "$1")
+settings() { # MODEL SEED: of its pre-training, a line each
+  local changed
+  changed=$(overrides "$1") || return
   # shellcheck disable=SC2086 # words by intention
-  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh --config "$(run_config "$1")" \
-    "run_dir=$run" "seed=$2" "data.path=$DATA" $changed "${SETTINGS[@]}"
-  run bash launch/convert.sh to-hf "$run" "$run/exported"
+  printf '%s\n' --config "$(run_config "$1")" "run_dir=$RUNS/$1/seed-$2" "seed=$2" "data.path=$DATA" $changed "${SETTINGS[@]}"
+}
+
+pretrain() { # MODEL SEED: a run, exported
+  local run=$RUNS/$1/seed-$2 all
+  if [ -f "$run/exported/config.json" ]; then echo "$run: pre-trained already"; return; fi
+  mapfile -t all < <(settings "$1" "$2")
+  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh "${all[@]}"
+  export_run "$run" "${all[@]}"
 }
 
 induce() { # MODEL SEED: goes on, on the words of a treebank, and scores its trees
@@ -79,9 +84,15 @@ for file in "${wanted[@]}"; do
   if [ ! -e "$file" ]; then echo "TREES, SUITES: no $file" >&2; exit 2; fi
 done
 for model in $MODELS; do
-  changed=$(overrides "$model")
-  # shellcheck disable=SC2086
-  bash launch/pretrain.sh --print-config --config "$(run_config "$model")" "data.path=$DATA" $changed "${SETTINGS[@]}" > /dev/null
+  for seed in "${SEEDS[@]}"; do
+    all=$(settings "$model" "$seed")
+    mapfile -t all <<< "$all"
+    bash launch/pretrain.sh --print-config "${all[@]}" > /dev/null
+    run=$RUNS/$model/seed-$seed
+    if [ -f "$run/finished.yaml" ] && ! exported_with "$run" "${all[@]}"; then
+      echo "SETTINGS: $run was trained with others, which are in its finished.yaml; give those, or another OUTPUT" >&2; exit 2
+    fi
+  done
 done
 
 # Both say so where they are complete, and refuse another input.

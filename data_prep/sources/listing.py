@@ -189,8 +189,10 @@ def _names(path: str) -> list[str]:
 def input_file(path: str) -> InputFile:
     """A file with its size and what tells a change. Raises UsageError when it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"input {path} is a pipe or a device; write its text to a file")
             return facts_of(path, descriptor)
         finally:
             os.close(descriptor)

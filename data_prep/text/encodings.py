@@ -12,7 +12,7 @@ import unicodedata
 from dataclasses import dataclass
 from itertools import islice
 
-from data_prep.text.alphabets import LATIN_LETTERS, most_fitting
+from data_prep.text.alphabets import LATIN_LETTERS, is_hebrew, latin_encoding, most_fitting
 
 UTF8, AUTO = "utf-8", "auto"
 SAMPLE_BYTES = 1 << 20  # read from a file to detect its encoding
@@ -180,24 +180,39 @@ def _is_wide_text(sample: bytes, encoding: str) -> bool:
 
 def _detect(sample: bytes) -> Detected:
     """An older encoding, by the lines that are not ASCII."""
-    import charset_normalizer
-
     lines = (line for line in sample.splitlines(keepends=True) if not line.isascii())
     sampled = b"".join(islice(lines, 2000))[:_DETECTOR_BYTES] or sample[:_DETECTOR_BYTES]
-    matches = charset_normalizer.from_bytes(sampled, cp_isolation=list(_CANDIDATES))
-    best = matches.best()
+    encoding = latin_encoding(sampled) or _of_detector(sampled)
     detail = "neither UTF-8 nor another encoding that is recognised; name it: --encoding NAME"
-    if best is None:
+    if not encoding:
         return Detected(reason="unknown_encoding", detail=detail)
-    encoding = best.encoding
-    if encoding in LATIN_LETTERS:
-        as_likely = [match for match in matches if match.chaos <= best.chaos + LIKELY]
-        names = {name for m in as_likely for name in (m.encoding, *m.could_be_from_charset)}
-        encoding = most_fitting(sampled, sorted(names)) or encoding
     bad = decoded(sample, encoding).count(BAD_BYTE)
     if bad > max(FEW_BAD, MOST_BAD * len(sample)):
         return Detected(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
     return Detected(encoding)
+
+
+def _of_detector(sampled: bytes) -> str:
+    """The encoding that disorders a text least; empty where none fits."""
+    import charset_normalizer
+
+    matches = charset_normalizer.from_bytes(sampled, cp_isolation=list(_CANDIDATES))
+    best = next((match for match in matches if not _is_narrow_kana(sampled, match.encoding)), None)
+    if best is None:
+        return ""
+    if best.encoding in LATIN_LETTERS:
+        as_likely = [match for match in matches if match.chaos <= best.chaos + LIKELY]
+        names = {name for m in as_likely for name in (m.encoding, *m.could_be_from_charset)}
+        return most_fitting(sampled, sorted(names)) or best.encoding
+    return "cp1255" if best.encoding == "cp1251" and is_hebrew(sampled) else best.encoding
+
+
+def _is_narrow_kana(data: bytes, encoding: str) -> bool:
+    """Whether it would be Japanese in narrow katakana, which nobody writes texts in."""
+    if encoding != "cp932":
+        return False
+    beyond = [character for character in data.decode(encoding, "replace") if character >= "\x80"]
+    return 2 * sum("\uff61" <= character <= "\uff9f" for character in beyond) > len(beyond)
 
 
 BAD_BYTE = b"\xff"  # never in UTF-8: stands for bytes that are invalid in their encoding

@@ -64,14 +64,18 @@ def test_all_models_are_trained_scored_and_reported(tmp_path):
     assert end.returncode == 0, end.stderr + end.stdout
     report = (tmp_path / "runs" / "miniature" / "report" / "report.md").read_text()
     overview = report[report.index("Overview") : report.index("Grammar induction")]
-    for row in ("gpst", "gpst_paper", "gpst_no_gradient_stop", "gpst_no_surrogate", "gpt2_5"):
-        assert f"| miniature/{row} |" in overview
+    for row in ("", " paper", " without gradient stop", " without surrogate"):
+        assert f"| GPST{row} |" in overview
+    assert "| GPT-2 5 |" in overview
     again = miniature(tmp_path, **asked)
     assert again.returncode == 0, again.stderr
     assert "data/miniature-tokenizer: complete already" in again.stdout
     assert again.stdout.count(": pre-trained already") == 8
     assert again.stdout.count(": fine-tuned already") == 5
     assert "launch/pretrain.sh" not in again.stdout
+    other = miniature(tmp_path, **asked, SETTINGS=SETTINGS.replace("steps=2", "steps=3", 1))
+    assert other.returncode == 2
+    assert "gpst/seed-0 was trained with others, which are in its finished.yaml" in other.stderr
     other = miniature(tmp_path, **asked | {"INPUT": str(trees)})
     assert other.returncode != 0
     assert "launch/pretrain.sh" not in other.stdout

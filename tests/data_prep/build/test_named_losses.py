@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import multiprocessing
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,25 @@ def test_what_was_not_utf8_is_named(tmp_path, bpe_path):
     assert read_lines(second.path / "decoded.jsonl") == replaced
     merged = merge([first.path, second.path], tmp_path / "merged")
     assert read_lines(merged.path / "decoded.jsonl") == named + replaced
+
+
+def test_a_file_whose_name_is_no_utf8_can_be_found_again(tmp_path, bpe_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    name = b"caf\xe9.txt"
+    Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes("Un caf\xe9.".encode("cp1252"))
+    dataset = build([str(folder)], bpe_path, tmp_path / "out", BuildArguments("text"))
+    [entry] = read_lines(dataset.path / "decoded.jsonl")
+    assert os.fsencode(entry["file"]) == os.fsencode(folder) + b"/" + name
+
+
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_a_pipe_as_input_is_refused(tmp_path, bpe_path, whole_folder):
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    given = tmp_path if whole_folder else tmp_path / "pipe.txt"
+    with pytest.raises(UsageError, match=r"pipe\.txt is a pipe or a device"):
+        build([str(given)], bpe_path, tmp_path / "out", BuildArguments("text"))
 
 
 def read_lines(path):

@@ -43,6 +43,11 @@ TEXTS = {
     "pt": "Amanhã as crianças não irão à praia; depois do almoço, a avó fará pão de maçã.\n",
     "it": "Perché la città è così bella? Più tardi andrò giù al caffè con papà.\n",
     "en": "He said, \u201cDon\u2019t go to the caf\u00e9 \u2013 it isn\u2019t open\u2026\u201d\n",
+    "fi": "Äiti meni pöydän ääreen, ja lapset söivät jäätelöä yöllä.\n",
+    "nl": "De ideeën van één café in België, zei ze, zijn geen kopieën van elders.\n",
+    "uk": "Учора йшов дощ, тому ми залишилися вдома; їжак спав під ґанком і чекав.\n",
+    "bg": "Вчера валя дъжд, затова останахме вкъщи; утре ще отидем на пазара с тях.\n",
+    "he2": "בית־הספר נמצא ליד הים, והילדים הולכים אליו כל יום ביחד עם המורה.\n",
     "el": "Η γρήγορη καφέ αλεπού πηδάει πάνω από το σκύλο. Καλημέρα σας.\n",
     "he": "שלום לכולם, זהו טקסט פשוט בעברית על מזג האוויר.\n",
     "ja": "これは日本語の文章です。天気がとても良いので、散歩に行きましょう。\n",
@@ -58,7 +63,9 @@ OLD = [("ru", "cp1251"), ("ru", "koi8-r"), ("ru", "cp866"), ("ru", "iso8859-5"),
        ("lt", "cp1257"), ("et", "cp1257"), ("et", "iso8859-15"),
        ("da", "cp1252"), ("sv", "latin-1"), ("de", "cp1252"), ("es", "cp1252"),
        ("pt", "latin-1"), ("it", "cp1252"), ("en", "cp1252"), ("es", "cp850"),
-       ("ko", "euc-kr"), ("th", "tis-620")]  # fmt: skip
+       ("ko", "euc-kr"), ("th", "tis-620"), ("fi", "cp1252"), ("fi", "cp850"), ("nl", "latin-1"),
+       ("nl", "cp850"), ("uk", "koi8-u"), ("uk", "cp1251"), ("bg", "cp1251"), ("he2", "cp1255"),
+       ("de", "mac-roman"), ("it", "cp850"), ("hu", "cp852"), ("cs", "cp852")]  # fmt: skip
 WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig"]
 
 
@@ -68,6 +75,12 @@ def test_old_encodings_are_recognised(language, encoding):
         data = (TEXTS[language] * times).encode(encoding)
         found = detect_encoding(data)
         assert decoded(data, found.encoding).decode() == TEXTS[language] * times, found
+
+
+@pytest.mark.parametrize("text", ["add ½ cup of milk", "10 °C", "a café", "“Go”, he said – twice."])
+def test_a_sign_or_two_in_english_are_those_of_windows(text):
+    found = detect_encoding((text + "\n").encode("cp1252"))
+    assert decoded(text.encode("cp1252"), found.encoding).decode() == text
 
 
 @pytest.mark.parametrize("encoding", WIDE)
