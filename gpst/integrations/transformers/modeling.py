@@ -20,7 +20,7 @@ from gpst.integrations.transformers.adapters import warn_of_idle_adapters
 from gpst.integrations.transformers.configuration import GPSTConfig
 from gpst.integrations.transformers.features import features_after_tokens
 from gpst.integrations.transformers.left_to_right import LeftToRight, seeded
-from gpst.integrations.transformers.rows import Rows, refuse, rows_of
+from gpst.integrations.transformers.rows import Rows, refuse, refuse_rows, rows_of
 from gpst.layers.transformer import init_std
 from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
@@ -28,7 +28,6 @@ from gpst.tree import Tree
 
 _OF_GENERATE = ("next_sequence_length", "is_first_iteration", "logits_to_keep", "tokenizer")
 """What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer."""
-
 not_compiled = torch.compiler.disable(
     reason="the trees, and so the operations, are others in every batch; GPST brings its kernels"
 )
@@ -62,6 +61,7 @@ class GPSTPreTrainedModel(PreTrainedModel):
     def __init__(self, config: GPSTConfig):
         super().__init__(config)
         self.gpst = GPSTModel(config.core())
+        self.gpst.register_forward_pre_hook(refuse_rows, with_kwargs=True)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -124,6 +124,17 @@ class GPSTPreTrainedModel(PreTrainedModel):
         asked = {name: getattr(self.config, name, None) for name in names}
         return asked | {name: value for name, value in options.items() if value is not None}
 
+    def _usable(self, input_ids: Tensor | None) -> Tensor:
+        """The input ids on the model's device."""
+        if input_ids is None:
+            raise ValueError("input_ids are missing")
+        if self.gpst.embedding.weight.is_meta:
+            raise ValueError(
+                "the weights are offloaded to the disk or the CPU, and GPST is loaded whole: leave"
+                " out device_map, or name one device"
+            )
+        return input_ids.to(self.device)
+
     def _output(self, output: Any, return_dict: bool | None) -> Any:
         wanted = self.config.return_dict if return_dict is None else return_dict
         return output if wanted else output.to_tuple()
@@ -167,9 +178,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
             ValueError: what cannot be used, or is not supported.
         """
         refuse(self._asked(options))
-        if input_ids is None:
-            raise ValueError("input_ids are missing")
-        input_ids = input_ids.to(self.device)
+        input_ids = self._usable(input_ids)
         rows = rows_of(self.config, input_ids, attention_mask, sentence_ends, labels)
         if search is not None:
             texts = [[token for sentence in row for token in sentence] for row in rows.sentences]
@@ -201,6 +210,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: an empty text, or what cannot be done.
         """
+        kwargs.pop("labels", None)  # of Seq2SeqTrainer, which hands over a whole batch
         given = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         if given is not None and given.shape[-1] == 0:
             raise ValueError("input_ids: an empty text; without input_ids the model begins itself")
@@ -278,11 +288,9 @@ class GPSTForSequenceClassification(GPSTPreTrainedModel):
             ValueError: what cannot be used, or is not supported.
         """
         refuse(self._asked(options))
-        if input_ids is None:
-            raise ValueError("input_ids are missing")
+        input_ids = self._usable(input_ids)
         cls = self.config.bos_token_id
         assert cls is not None
-        input_ids = input_ids.to(self.device)
         rows = rows_of(self.config, input_ids, attention_mask, sentence_ends, reserved=1)
         rows = Rows([[*row, [cls]] for row in rows.sentences], rows.inside)
         features, _trees = features_after_tokens(self.gpst, rows, self.device)

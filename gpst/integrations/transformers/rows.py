@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpst.batch import ContextBatch
 
@@ -138,6 +138,19 @@ def _tokens_in(input_ids: Int64[Tensor, "B T"], mask: Tensor | None) -> Bool[Ten
             "pad on the left"
         )
     return inside
+
+
+def refuse_rows(_: nn.Module, arguments: Any, options: dict[str, Any]) -> None:
+    """Before the core model's forward: it takes batches of trees, not rows of ids.
+
+    Raises:
+        ValueError: rows, as a trainer gives them that computes a loss of its own.
+    """
+    if "input_ids" in options:
+        raise ValueError(
+            "the losses of trees are in the model's own loss: a trainer that computes another from"
+            " the hidden states, as trl's SFTTrainer, cannot train it; use transformers' Trainer"
+        )
 
 
 def refuse(options: dict[str, Any], known: Sequence[str] = ()) -> None:

@@ -190,6 +190,33 @@ def test_the_trainer_trains_evaluates_and_predicts(folder, tokenizer, tmp_path):
     assert type(load(checkpoint)) is type(model)
 
 
+def test_a_trainer_of_sequences_generates(folder, tokenizer, tmp_path):
+    pytest.importorskip("accelerate")
+    from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path / "run"), predict_with_generate=True, generation_max_length=12, report_to=[],
+        use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    ids = tokenizer(TEXTS[0]).input_ids
+    rows = [{"input_ids": ids, "labels": ids}] * 2
+    trainer = Seq2SeqTrainer(
+        load(folder), arguments, data_collator=DataCollatorForSeq2Seq(tokenizer)
+    )
+    assert trainer.predict(rows).predictions.shape[1] >= len(ids)
+
+
+def test_what_needs_the_core_models_own_forward_is_refused(make_export, tmp_path):
+    make_export(tmp_path)
+    ids = torch.tensor([[5, 6]])
+    with pytest.raises(ValueError, match="trl's SFTTrainer, cannot train it; use transformers' Tr"):
+        load(tmp_path).base_model(input_ids=ids)
+    pytest.importorskip("accelerate")
+    model = load(tmp_path, device_map={"": "disk"}, offload_folder=str(tmp_path / "offloaded"))
+    with pytest.raises(ValueError, match="the weights are offloaded to the disk or the CPU, and"):
+        model(ids)
+
+
 def test_checkpointed_activations_change_nothing(model, inputs):
     labels = inputs.input_ids
 
