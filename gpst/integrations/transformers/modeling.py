@@ -128,6 +128,8 @@ class GPSTPreTrainedModel(PreTrainedModel):
         """The input ids on the model's device."""
         if input_ids is None:
             raise ValueError("input_ids are missing")
+        if self.training and hasattr(self.gpst.embedding, "neftune_noise_alpha"):
+            refuse({"neftune_noise_alpha": True})
         if self.gpst.embedding.weight.is_meta:
             raise ValueError(
                 "the weights are offloaded to the disk or the CPU, and GPST is loaded whole: leave"

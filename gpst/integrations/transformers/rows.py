@@ -22,6 +22,7 @@ _WHY = {
     "vectors of constituents",
     "inputs_embeds": "trees are searched over token ids",
     "position_ids": "positions follow from the tokens",
+    "neftune_noise_alpha": "a batch is one row of tokens, so that its noise would be another one",
     "guidance_scale": "it reads the last token of a text alone",
 }
 

@@ -211,6 +211,10 @@ def test_what_needs_the_core_models_own_forward_is_refused(make_export, tmp_path
     ids = torch.tensor([[5, 6]])
     with pytest.raises(ValueError, match="trl's SFTTrainer, cannot train it; use transformers' Tr"):
         load(tmp_path).base_model(input_ids=ids)
+    model = load(tmp_path).train()
+    model.get_input_embeddings().neftune_noise_alpha = 5.0  # as the Trainer does
+    with pytest.raises(ValueError, match="neftune_noise_alpha"):
+        model(ids, labels=ids)
     pytest.importorskip("accelerate")
     model = load(tmp_path, device_map={"": "disk"}, offload_folder=str(tmp_path / "offloaded"))
     with pytest.raises(ValueError, match="the weights are offloaded to the disk or the CPU, and"):
