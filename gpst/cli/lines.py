@@ -68,10 +68,13 @@ class Lines:
         try:
             with _opened(self.path) as stream:
                 for texts in self._grow(stream) if _is_file(stream) else self._come(stream):
-                    chunk = [self._checked(number + k, text) for k, text in enumerate(texts, 1)]
+                    chunk, error = self._until_unfit(texts, number)
                     number += len(texts)
                     empty = empty and not any(line.text for line in chunk)
-                    yield chunk
+                    if chunk:
+                        yield chunk
+                    if error:
+                        raise error
         except OSError as error:
             raise NoInputError(f"cannot read {self.path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -113,6 +116,16 @@ class Lines:
                 return sum(1 for _ in stream) if _is_file(stream) else None
         except OSError:
             return None
+
+    def _until_unfit(self, texts: list[str], before: int) -> tuple[list[Line], InputError | None]:
+        """The lines before one that ends the work, and its error; `before`: lines before these."""
+        chunk: list[Line] = []
+        for number, text in enumerate(texts, before + 1):
+            try:
+                chunk.append(self._checked(number, text))
+            except InputError as error:
+                return chunk, error
+        return chunk, None
 
     def _checked(self, number: int, line: str) -> Line:
         if "\0" in line:

@@ -105,7 +105,10 @@ def open_model(folder: str | Path) -> ModelFolder:
         config = core_config(values)
     except (OSError, UnicodeDecodeError, ConfigError, KeyError, TypeError) as error:
         raise ModelFolderError(f"{path / CONFIG}: {error}") from error
-    final = [int(token) for token in values.get("sentence_final_token_ids", [])]
+    final = values.get("sentence_final_token_ids") or []
+    if not isinstance(final, list) or not all(type(token) is int for token in final):
+        wrong = f"sentence_final_token_ids is {final!r}, not a list of token ids"
+        raise ModelFolderError(f"{path / CONFIG}: {wrong}")
     return ModelFolder(path, config, final, values.get("eos_token_id"))
 
 

@@ -68,8 +68,10 @@ class Names:
         return name if known else f"{kind}, {name}"
 
     def of(self, result: Result) -> str:
-        """The name of the model, or models, that a result is about."""
-        names = dict.fromkeys(self(path) for _, path in _models(result.values))
+        """The name of the model, or models, that a result is about; of several seeds, without."""
+        paths = list(dict.fromkeys(path for _, path in _models(result.values)))
+        of_seed = dict.fromkeys(map(without_seed, paths))
+        names = dict.fromkeys(self(path, seed=len(of_seed) == len(paths)) for path in paths)
         return " + ".join(names) or in_words(result.folder)
 
 
@@ -82,7 +84,7 @@ def _models(values: dict[str, Any]) -> Sequence[tuple[str, str]]:
     """Kind ("" where it is not known) and path of the models of a result, baselines left out."""
     if values.get("task") == "perplexity":
         paths = [run["path"] for run in values.get("runs", [])]
-        return [("GPST", path) for path in [values.get("gpst"), *paths][:1] if path]
+        return [("GPST", path) for path in paths or [values.get("gpst")] if path]
     found = [values.get("model"), *(run.get("model") for run in values.get("runs", []))]
     models = [model for model in found if model]
     paths = [

@@ -26,8 +26,11 @@ from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
 from gpst.tree import Tree
 
-_OF_GENERATE = ("next_sequence_length", "is_first_iteration", "logits_to_keep", "tokenizer")
-"""What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer."""
+_OF_GENERATE = (
+    "next_sequence_length", "is_first_iteration", "logits_to_keep", "tokenizer", "labels",
+)  # fmt: skip
+"""What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer, and
+Seq2SeqTrainer leaves the labels of a batch."""
 not_compiled = torch.compiler.disable(
     reason="the trees, and so the operations, are others in every batch; GPST brings its kernels"
 )
@@ -212,7 +215,6 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: an empty text, or what cannot be done.
         """
-        kwargs.pop("labels", None)  # of Seq2SeqTrainer, which hands over a whole batch
         given = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         if given is not None and given.shape[-1] == 0:
             raise ValueError("input_ids: an empty text; without input_ids the model begins itself")
@@ -232,9 +234,9 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         beam: int = 20,
         search: LeftToRight | None = None,
         use_cache: bool | None = True,
-        **options: Any,
+        **kwargs: Any,  # by this name `generate` finds the options of `forward`
     ) -> dict[str, Any]:
-        refuse(options, known=_OF_GENERATE)
+        refuse(kwargs, known=_OF_GENERATE)
         if search is None or not use_cache:
             search = LeftToRight(self.gpst, beam, self.config.sentence_final_token_ids or [])
         return {"input_ids": input_ids, "attention_mask": attention_mask, "search": search}

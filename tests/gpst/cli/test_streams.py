@@ -58,6 +58,16 @@ def test_an_interruption_ends_what_waits_for_a_pipe(exported, start, command):
     assert process.returncode == 130
 
 
+def test_what_stands_before_a_line_that_is_no_text_is_done(exported, tmp_path, start):
+    """As it would be if the lines came one by one."""
+    (tmp_path / "text").write_bytes(b"The man.\nThe man.\nThe man.\nno\0text\nThe man.\n")
+    arguments = ("parse", "--model", exported, "--format", "bracket", tmp_path / "text")
+    with start(*arguments) as process:
+        out, err = process.communicate(timeout=300)
+    assert (process.returncode, len(out.splitlines())) == (3, 3)
+    assert b"line 4 holds a NUL character" in err
+
+
 def test_an_error_ends_what_waits_for_a_pipe(exported, start):
     with start("parse", "--model", exported, "-", stdin=subprocess.PIPE) as process:
         process.stdin.write(b"no\0text\n")

@@ -178,6 +178,9 @@ def test_faults_are_named(tmp_path, make_export, tokenizer_folder):
     config.write_text(json.dumps(values)[:-1] + ', "hidden_dim": 32}')
     with pytest.raises(ModelFolderError, match="key 'hidden_dim' is given twice"):
         open_model(tmp_path / "m")
+    config.write_text(json.dumps(values | {"sentence_final_token_ids": "x"}))
+    with pytest.raises(ModelFolderError, match="sentence_final_token_ids is 'x', not a list of"):
+        open_model(tmp_path / "m")
     config.write_text(json.dumps(values))
     (tmp_path / "m" / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(ModelFolderError, match=r"model\.safetensors"):

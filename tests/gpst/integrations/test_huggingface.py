@@ -199,7 +199,7 @@ def test_a_trainer_of_sequences_generates(folder, tokenizer, tmp_path):
         use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
     ids = tokenizer(TEXTS[0]).input_ids
-    rows = [{"input_ids": ids, "labels": ids}] * 2
+    rows = [{"input_ids": ids, "labels": ids, "token_type_ids": [0] * len(ids)}] * 2
     trainer = Seq2SeqTrainer(
         load(folder), arguments, data_collator=DataCollatorForSeq2Seq(tokenizer)
     )

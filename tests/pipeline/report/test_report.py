@@ -11,7 +11,7 @@ import pytest
 from gpst.tree import Tree
 from pipeline.__main__ import main
 from pipeline.report.charts import chart
-from pipeline.report.collect import collect, label
+from pipeline.report.collect import Result, collect, label
 from pipeline.report.names import Names, in_words
 from pipeline.report.pictures import tree_of_spans
 from pipeline.report.tables import Cell, make_tables
@@ -162,6 +162,16 @@ def test_labels_are_short(path: str, name: str) -> None:
 )
 def test_names_are_words(path: str, words: str) -> None:
     assert in_words(path) == words
+
+
+def test_a_result_of_several_seeds_is_the_models() -> None:
+    seeds = [f"runs/mini/gpst/seed-{n}/exported" for n in range(2)]
+    suites = {"task": "syntactic_generalization", "runs": [{"model": {"path": p}} for p in seeds]}
+    texts = {"task": "perplexity", "runs": [{"path": path} for path in seeds], "gpst": seeds[0]}
+    for values in (suites, texts):
+        assert Names().of(Result(Path("x"), values)) == "GPST"
+        one = {**values, "runs": values["runs"][1:]}
+        assert Names().of(Result(Path("x"), one)) == "mini, GPST, seed 1"
 
 
 def test_names_say_the_kind(tmp_path: Path) -> None:
