@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/typed.bash
 
-MODELS=${MODELS:-gpst gpt2 gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5}
+MODELS=${MODELS:-gpst gpt2 gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5_layers}
 read -ra SEEDS <<< "${SEEDS:-0 1 2}"
 read -ra SETTINGS <<< "${SETTINGS:-}"
 shopt -s nullglob
@@ -26,8 +26,8 @@ overrides() { # what a model changes in its configuration
     gpst_paper) echo "${paper[@]}" ;;
     gpst_no_gradient_stop) echo "${paper[@]}" model.gradient_stop=false ;;
     gpst_no_surrogate) echo "${paper[@]}" model.surrogate=false ;;
-    gpt2_5) echo model.num_layers=5 ;;
-    *) echo "MODELS: $1 is unknown; known are gpst gpt2 gpst_no_last_word gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5" >&2; return 2 ;;
+    gpt2_5_layers) echo model.num_layers=5 ;;
+    *) echo "MODELS: $1 is unknown; known are gpst gpt2 gpst_no_last_word gpst_paper gpst_no_gradient_stop gpst_no_surrogate gpt2_5_layers" >&2; return 2 ;;
   esac
 }
 

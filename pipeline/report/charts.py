@@ -9,8 +9,9 @@ from gpst.render import xml_text
 
 Points = Sequence[tuple[float, float]]
 
-_WIDTH, _HEIGHT = 760, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 200, 34, 44
+_PLOT_WIDTH, _PLOT_HEIGHT = 490, 262
+_LEFT, _TOP, _BOTTOM = 70, 34, 44
+_LETTER, _LINE = 6.6, 16  # of the legend, which is beside the plot
 _COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d1e", "#4a4a4a", "#0f9d9d", "#b8336a")
 
 
@@ -30,21 +31,23 @@ def chart(title: str, curves: Mapping[str, Points], log: bool = False) -> str:
 
     def across(x: float) -> float:
         share = (x - lows[0]) / ((highs[0] - lows[0]) or 1.0)
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + share * _PLOT_WIDTH
 
     def down(y: float) -> float:
         span = (scaled(highs[1]) - scaled(lows[1])) or 1.0
         share = (scaled(y) - scaled(lows[1])) / span
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+        return floor - share * _PLOT_HEIGHT
 
-    right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    right, floor = _LEFT + _PLOT_WIDTH, _TOP + _PLOT_HEIGHT
+    width = right + 20 + _LETTER * max(map(len, curves))
+    height = max(floor + _BOTTOM, _TOP + _LINE * (len(curves) + 1))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+        f'viewBox="0 0 {width:.0f} {height}" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_LEFT}" y="20" font-size="14">{xml_text(title)}</text>',
         f'<path d="M{_LEFT} {_TOP}V{floor}H{right}" fill="none" stroke="#888"/>',
-        f'<text x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 8}" text-anchor="middle">step</text>',
+        f'<text x="{(_LEFT + right) / 2:.0f}" y="{floor + 36}" text-anchor="middle">step</text>',
     ]
     for k in range(5):
         x = lows[0] + (highs[0] - lows[0]) * k / 4
@@ -61,8 +64,6 @@ def chart(title: str, curves: Mapping[str, Points], log: bool = False) -> str:
         parts.append(
             f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
         )
-        at = _TOP + 14 + 16 * number
-        parts.append(
-            f'<text x="{right + 10}" y="{at}" fill="{colour}">{xml_text(name[:32])}</text>'
-        )
+        at = _TOP + 14 + _LINE * number
+        parts.append(f'<text x="{right + 10}" y="{at}" fill="{colour}">{xml_text(name)}</text>')
     return "\n".join([*parts, "</svg>"])

@@ -66,7 +66,7 @@ def test_all_models_are_trained_scored_and_reported(tmp_path):
     overview = report[report.index("Overview") : report.index("Grammar induction")]
     for row in ("", " paper", " without gradient stop", " without surrogate"):
         assert f"| GPST{row} |" in overview
-    assert "| GPT-2 5 |" in overview
+    assert "| GPT-2 5 layers |" in overview
     again = miniature(tmp_path, **asked)
     assert again.returncode == 0, again.stderr
     assert "data/miniature-tokenizer: complete already" in again.stdout

@@ -137,6 +137,15 @@ def test_charts_place_points_on_their_axes() -> None:
     assert float(first[1]) > float(last[1])  # larger values lie higher
 
 
+def test_names_of_curves_are_whole() -> None:
+    curves = {f"{'a long name, ' * 4}seed {n}": [(0.0, 1.0), (1.0, 2.0)] for n in range(30)}
+    root = ElementTree.fromstring(chart("loss", curves))
+    texts = {text.text: text.attrib for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert all(float(texts[name]["y"]) < float(root.attrib["height"]) for name in curves)
+    name = next(iter(curves))
+    assert float(texts[name]["x"]) + 6 * len(name) < float(root.attrib["width"])
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
