@@ -120,6 +120,11 @@ class _Builder:
             self._words.append(unescape(tokens[2]))
             self._tags.append(label)
             return 4
+        if label is None and self._words:  # around all it would be a treebank's
+            raise self._error(
+                "a bracket without a label inside the tree; what `parse --format bracket` writes"
+                " has no labels and is no treebank (`parse --format ptb` writes one)"
+            )
         self._opened.append(len(self._constituents))
         self._constituents.append(Constituent(len(self._words), -1, label or ""))
         return 1 if label is None else 2
