@@ -154,7 +154,7 @@ def test_command_converts(wsj: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("(S (NN a b))", r"trees\.txt:1: 'a' is not alone under 'NN'"),
         ("(S (NN a) b)", r"trees\.txt:1: the word 'b' has no tag"),
         ("(S (NP) (NN a))", r"trees\.txt:1: a bracket 'NP' without words"),
-        ("((The dog) ((saw (a cat)) .))", r"trees\.txt:1: a bracket without a label inside the tree"),
+        ("((The dog) ((saw (a cat)) .))", r"trees\.txt:1: a bracket without a label"),
         ("(S (-NONE- *))", r"trees\.txt:1: the tree has no words but empty elements"),
         ("word", r"trees\.txt:1: 'word' stands outside of any tree"),
         ("\n", r"trees .*trees\.txt: holds no trees"),
