@@ -145,8 +145,8 @@ def breakdown(source: str, path: Path, tokenizer: Path, output: Path) -> dict[st
         (unit, "clean_documents", "clean"),
         (unit, "_hash_documents", "hash documents"),
         (encode.Encoder, "layout", "lay out"),
-        (unit._UnitWriter, "write", "write units"),
-        (unit._UnitWriter, "close", "write units"),
+        (unit.UnitWriter, "write", "write units"),
+        (unit.UnitWriter, "close", "write units"),
         (whole, "write_shard", "assemble and hash shards"),
     ]
     with ExitStack() as patches:
