@@ -28,6 +28,7 @@ help:
 	@echo "make soak       train, killed at random: must end as an undisturbed run"
 	@echo "make docs       the documentation, in site/"
 	@echo "make lint       ruff, pyright, import-linter   make format     let ruff format"
+	@echo "make clean      remove .venv, data/, runs/ and what else these make"
 
 setup: $(READY)
 

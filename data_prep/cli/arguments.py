@@ -74,7 +74,11 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--end-of-document", metavar="TOKEN", help="token that ends a document (default: found)"
     )
-    group.add_argument("--segmenter", default="fast", help="sentence segmenter (default: fast)")
+    group.add_argument(
+        "--segmenter",
+        default="fast",
+        help="of sentences: fast, none, punkt, nupunkt, sentencex (default: fast)",
+    )
     group.add_argument(
         "--language", default="en", metavar="CODE",
         help="whose abbreviations the segmenter knows: ar de en es fr hi it ja nl pt ru zh; und: of"
