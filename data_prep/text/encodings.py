@@ -150,7 +150,7 @@ def _is_mostly_utf8(sample: bytes) -> bool:
     good = sum(character >= "\x80" for character in text) - bad
     if good < LEAST_VALID:
         return good >= 9 * bad
-    lines = [line for line in text.split("\n") if not line.isascii()]
+    lines = [line for line in text.splitlines() if not line.isascii()]
     return good >= bad or 2 * sum("\ufffd" in line for line in lines) <= len(lines)
 
 

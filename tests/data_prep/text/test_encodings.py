@@ -169,11 +169,12 @@ def test_every_source_decodes(name, encoding, size, tmp_path, read, monkeypatch)
         assert [d.lstrip("\ufeff") for d in declared] == documents[0]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 @pytest.mark.parametrize("num_old", [1, 20, 60])
-def test_a_file_of_two_encodings_is_read_as_what_most_lines_are(num_old):
+def test_a_file_of_two_encodings_is_read_as_what_most_lines_are(num_old, end):
     """Its other lines are left out by name, since their bytes do not fit."""
-    new = "It\u2019s \u201cnew\u201d.\n".encode() * 30
-    old = (TEXTS["ru"][:20] + "\n").encode("cp1251")
+    new = f"It\u2019s \u201cnew\u201d.{end}".encode() * 30
+    old = (TEXTS["ru"][:20] + end).encode("cp1251")
     for sample in (new + old * num_old, old * num_old + new):
         for declared in ("auto", "cp1251"):
             assert (detect_encoding(sample, declared).encoding == "utf-8") == (num_old < 30)
