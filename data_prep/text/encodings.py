@@ -18,6 +18,7 @@ UTF8, AUTO = "utf-8", "auto"
 SAMPLE_BYTES = 1 << 20  # read from a file to detect its encoding
 ASCII_BYTES = 16 << 20  # read on while there is nothing but ASCII
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
+_ASCII_BEFORE = 1 << 10  # of what is looked at before the first byte beyond ASCII
 _DETECTOR_BYTES = 1 << 16  # of lines that are not ASCII, passed to the detector
 _MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -88,14 +89,14 @@ def known_encoding(name: str) -> str | None:
 
 
 def telling_part(data: bytes) -> tuple[bytes, bool]:
-    """What ``detect_encoding`` looks at: the start of a text, or the lines where its ASCII ends.
+    """What ``detect_encoding`` looks at: the start of a text, or a part from where its ASCII ends.
 
     Returns SAMPLE_BYTES at most, and whether they reach the end of the text.
     """
     start = 0
     if data[:SAMPLE_BYTES].isascii() and b"\0" not in data[:1024]:
         beyond = _BEYOND_ASCII.search(data, SAMPLE_BYTES)
-        start = data.rfind(b"\n", 0, beyond.start()) + 1 if beyond else 0
+        start = beyond.start() - _ASCII_BEFORE if beyond else 0
     sample = data[start : start + SAMPLE_BYTES]
     return sample, start + len(sample) == len(data)
 
@@ -180,8 +181,10 @@ def _is_wide_text(sample: bytes, encoding: str) -> bool:
 
 def _detect(sample: bytes) -> Detected:
     """An older encoding, by the lines that are not ASCII."""
-    lines = (line for line in sample.splitlines(keepends=True) if not line.isascii())
-    sampled = b"".join(islice(lines, 2000))[:_DETECTOR_BYTES] or sample[:_DETECTOR_BYTES]
+    lines = (_from_beyond_ascii(line) for line in sample.splitlines(keepends=True))
+    sampled = (
+        b"".join(islice(filter(None, lines), 2000))[:_DETECTOR_BYTES] or sample[:_DETECTOR_BYTES]
+    )
     encoding = latin_encoding(sampled) or _of_detector(sampled)
     detail = "neither UTF-8 nor another encoding that is recognised; name it: --encoding NAME"
     if not encoding:
@@ -190,6 +193,12 @@ def _detect(sample: bytes) -> Detected:
     if bad > max(FEW_BAD, MOST_BAD * len(sample)):
         return Detected(reason="unknown_encoding", detail=f"{detail} (not {encoding})")
     return Detected(encoding)
+
+
+def _from_beyond_ascii(line: bytes) -> bytes:
+    """A line from a little before its first byte beyond ASCII; nothing where it has none."""
+    beyond = _BEYOND_ASCII.search(line)
+    return line[max(beyond.start() - _ASCII_BEFORE, 0) :] if beyond else b""
 
 
 def _of_detector(sampled: bytes) -> str:

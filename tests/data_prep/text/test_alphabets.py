@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_prep.text.alphabets import is_hebrew, latin_encoding
-from data_prep.text.encodings import detect_encoding
+from data_prep.text.encodings import detect_encoding, telling_part
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,24 @@ def test_letters_and_signs_of_one_language(text, encoding):
     """None where the rest is no language of the Latin script, or most of the text."""
     expected = encoding if encoding in ("cp1252", "cp850") else None
     assert latin_encoding(text.encode(encoding)) == expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", " "])
+@pytest.mark.parametrize("size", [100, 200_000, 2_000_000])
+@pytest.mark.parametrize("encoding", ["cp1252", "gb18030"])
+def test_ascii_before_the_first_other_letter_does_not_matter(end, size, encoding):
+    """Whatever the length of lines; the offset of what is read of it is no letter's middle."""
+    text = {
+        "cp1252": "Größe und Äpfel, schön.",
+        "gb18030": "这是一个关于天气的简单中文文本。明天会下雨。",
+    }
+    data = (("Plain words." + end) * (size // 13) + (text[encoding] + end) * 30).encode(encoding)
+    assert detect_encoding(*telling_part_of(data)).encoding == encoding
+
+
+def telling_part_of(data):
+    sample, whole = telling_part(data)
+    return sample, "auto", whole
 
 
 def test_hebrew_is_not_any_text_without_capitals():
