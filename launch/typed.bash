@@ -20,7 +20,8 @@ exported_with() { # RUN SETTING...: whether it is exported, and trained with the
 
 export_run() { # RUN SETTING...: export it, and note with which settings it was trained
   run bash launch/convert.sh to-hf "$1" "$1/exported"
-  trained_as "${@:2}" > "$1/finished.yaml"
+  trained_as "${@:2}" > "$1/finished.yaml.tmp"
+  mv "$1/finished.yaml.tmp" "$1/finished.yaml" # whole or not at all
 }
 
 speeches() { # the folder of the State of the Union addresses, a Python package

@@ -191,8 +191,6 @@ def input_file(path: str) -> InputFile:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UsageError(f"input {path} is a pipe or a device; write its text to a file")
             return facts_of(path, descriptor)
         finally:
             os.close(descriptor)
@@ -201,14 +199,14 @@ def input_file(path: str) -> InputFile:
 
 
 def facts_of(path: str, descriptor: int) -> InputFile:
-    """An open file with its size, time and the hash of its ends."""
+    """An open file with its size, time and the hash of its ends; UsageError where it is none."""
     status = os.fstat(descriptor)
-    ends = hashlib.blake2b(digest_size=8)
-    if stat.S_ISREG(status.st_mode):
-        start = end = os.pread(descriptor, END_BYTES, 0)
-        if status.st_size > END_BYTES:
-            end = os.pread(descriptor, END_BYTES, status.st_size - END_BYTES)
-        ends.update(start + end)
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"input {path} is a pipe or a device; write its text to a file")
+    start = end = os.pread(descriptor, END_BYTES, 0)
+    if status.st_size > END_BYTES:
+        end = os.pread(descriptor, END_BYTES, status.st_size - END_BYTES)
+    ends = hashlib.blake2b(start + end, digest_size=8)
     identity = (status.st_dev * _ODD + status.st_ino) & _WORD
     return InputFile(path, status.st_size, status.st_mtime_ns, ends.digest(), identity)
 

@@ -15,4 +15,3 @@ def test_all_steps_are_timed(tmp_path, bpe_path, source):
     spent = bench_prep.breakdown(source, path, bpe_path, tmp_path / "out")
     steps = {"clean", "segment", "encode", "lay out", "write units", "assemble and hash shards"}
     assert steps < set(spent)
-    assert spent["all"] > 0
