@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from gpst.config_reader import (
     ConfigError,
@@ -32,6 +32,12 @@ __all__ = [
 ]
 
 
+# Beyond any model, so that a slip of the pen is an error and not an hour of allocating.
+Layers = Annotated[int, Ge(1), Le(1_000)]
+Width = Annotated[int, Ge(1), Le(1_000_000)]
+Tokens = Annotated[int, Ge(1), Le(10_000_000)]
+
+
 def _check_heads(owner: str, width_name: str, width: int, num_heads: int, multiple: int) -> None:
     fits = width % (num_heads * multiple) == 0
     what = f"a multiple of {multiple} times the number of heads ({num_heads})"
@@ -42,15 +48,15 @@ def _check_heads(owner: str, width_name: str, width: int, num_heads: int, multip
 class CompositionConfig:
     """The composition model: inside and outside passes over the pruned chart (paper 3.1)."""
 
-    dim: Count = 256
+    dim: Width = 256
     """D, width of constituent vectors."""
-    num_heads: Count = 8
-    ffn_dim: Count = 1024
-    num_layers: Count = 4
+    num_heads: Width = 8
+    ffn_dim: Width = 1024
+    num_layers: Layers = 4
     """Layers of f_alpha (inside)."""
-    num_decomposition_layers: Count = 1
+    num_decomposition_layers: Layers = 1
     """Layers of f_beta (outside)."""
-    score_dim: Count = 128
+    score_dim: Width = 128
     """Width in which the two children are compared by phi_alpha and phi_beta."""
     window: Count = 2
     """W: the chart holds a cell for every run of 2..W+1 neighbouring units."""
@@ -72,11 +78,11 @@ class CompositionConfig:
 class ParserConfig:
     """The top-down parser that scores the boundaries of a sentence (paper 3.1)."""
 
-    dim: Count = 128
-    num_heads: Count = 8
-    ffn_dim: Count = 512
-    num_layers: Count = 4
-    score_dim: Count | None = None
+    dim: Width = 128
+    num_heads: Width = 8
+    ffn_dim: Width = 512
+    num_layers: Layers = 4
+    score_dim: Width | None = None
     """Width of the MLP that scores a boundary; null: four times dim."""
     dropout: DropoutRate = 0.1
     """In the MLP that scores a boundary, and nowhere else."""
@@ -99,21 +105,21 @@ class GPSTConfig:
     vocab_size: Count
     bos_token_id: Annotated[int, Ge(0)]
     """The token that stands before the first action of a context."""
-    max_context_tokens: Count = 1024
+    max_context_tokens: Tokens = 1024
     """Longest context, in tokens (size of the table of positions w_t)."""
-    hidden_dim: Count = 768
+    hidden_dim: Width = 768
     """H, width of the generative model."""
-    num_heads: Count = 12
-    ffn_dim: Count = 3072
-    num_type_layers: Count = 3
-    num_token_layers: Count = 9
+    num_heads: Width = 12
+    ffn_dim: Width = 3072
+    num_type_layers: Layers = 3
+    num_token_layers: Layers = 9
     init: str = "width_scaled"
     """How weights start: width_scaled or paper (the authors' code); see how_it_works.md."""
     dropout: DropoutRate = 0.1
     """In the generative model: inputs of type and token layers, attention weights, residuals."""
     head_dropout: DropoutRate = 0.2
     """Dropout inside the MLPs of the type, token and auto-encoding heads."""
-    token_head_dim: Count | None = None
+    token_head_dim: Width | None = None
     """Width inside the MLP of the token head; null: four times hidden_dim."""
     gradient_stop: bool = True
     """Keep the auto-regression loss from the split weights (paper 3.3); false is an ablation."""
@@ -146,11 +152,11 @@ class GPT2Config:
 
     vocab_size: Count
     bos_token_id: Annotated[int, Ge(0)]
-    max_context_tokens: Count = 1024
-    hidden_dim: Count = 768
-    num_heads: Count = 12
-    ffn_dim: Count = 3072
-    num_layers: Count = 12
+    max_context_tokens: Tokens = 1024
+    hidden_dim: Width = 768
+    num_heads: Width = 12
+    ffn_dim: Width = 3072
+    num_layers: Layers = 12
     init: str = "width_scaled"
     """How weights start: N(0, 0.02), GPT-2's own (paper), or as 1 / sqrt(width) (width_scaled)."""
     dropout: DropoutRate = 0.1

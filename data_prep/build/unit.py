@@ -32,7 +32,7 @@ from data_prep.sources.options import SourceOptions
 from data_prep.sources.registry import get_source
 from data_prep.text.batch import RawBatch, Recorder, merge_small
 from data_prep.text.decode import clean_documents
-from data_prep.text.encodings import FEW_BAD, MOST_BAD
+from data_prep.text.encodings import AUTO, FEW_BAD, MOST_BAD
 from data_prep.text.normalise import CleanBatch
 from data_prep.tokenizer.engines import get_engine
 from data_prep.tokenizer.load import LoadedTokenizer, load_tokenizer
@@ -166,8 +166,10 @@ def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.
     for number in bad.tolist():
         if job.arguments.on_bad_utf8 == "skip" or clean.num_bad[number] > most[number]:
             keep[number] = False
-            cure = "" if job.arguments.source in ("parquet", "hf") else "; or name its --encoding"
-            detail = f"{clean.num_bad[number]} places that do not fit{cure}"
+            detail = f"{clean.num_bad[number]} places that do not fit"
+            if job.arguments.source not in ("parquet", "hf"):
+                which = "its" if job.arguments.options.encoding == AUTO else "another"
+                detail += f"; or name {which} --encoding"
             recorder.drop("bad_utf8", *raw.where(number), detail)
         else:
             recorder.bytes_replaced(*raw.where(number), int(clean.num_bad[number]))

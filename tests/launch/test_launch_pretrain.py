@@ -203,7 +203,8 @@ def test_ranks_that_outlive_deepspeed_are_waited_for(toy_config, tmp_path, envir
         out, err = process.communicate(timeout=60)
     assert (tmp_path / "saved").exists()
     said = "pretrain: deepspeed has ended before its ranks, which may be saving: waiting for them"
-    assert (out, err.splitlines()[-1]) == ("", said)  # the shell may say that deepspeed was ended
+    # Shells say "Terminated" of what they started, before or after it.
+    assert (out, [line for line in err.splitlines() if "Terminated" not in line]) == ("", [said])
     assert process.returncode == 143
 
 

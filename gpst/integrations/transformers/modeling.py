@@ -234,9 +234,10 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         beam: int = 20,
         search: LeftToRight | None = None,
         use_cache: bool | None = True,
+        token_type_ids: Tensor | None = None,
         **kwargs: Any,  # by this name `generate` finds the options of `forward`
     ) -> dict[str, Any]:
-        refuse(kwargs, known=_OF_GENERATE)
+        refuse(kwargs | {"token_type_ids": token_type_ids}, known=_OF_GENERATE)
         if search is None or not use_cache:
             search = LeftToRight(self.gpst, beam, self.config.sentence_final_token_ids or [])
         return {"input_ids": input_ids, "attention_mask": attention_mask, "search": search}

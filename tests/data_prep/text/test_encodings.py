@@ -191,7 +191,7 @@ def test_documents_that_are_mostly_damaged_are_left_out_by_name(tmp_path, bpe_pa
     assert dataset.manifest.counters["bad_utf8_replaced"] == 1
     entry = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
     assert (entry["reason"], entry["offset"]) == ("bad_utf8", len(lines[0]) + 1)
-    assert entry["detail"] == "60 places that do not fit; or name its --encoding"
+    assert entry["detail"] == "60 places that do not fit; or name another --encoding"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252"])

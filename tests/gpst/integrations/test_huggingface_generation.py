@@ -38,6 +38,16 @@ def test_rows_of_unlike_lengths_are_continued_as_alone(model, tokenizer, inputs)
         assert alone[:, : ids.shape[1]].tolist() == ids.tolist()
 
 
+def test_tokenizers_may_say_that_all_tokens_are_of_the_first_segment(model, inputs):
+    if not is_gpst(model):
+        pytest.skip("GPT-2 adds an embedding for them")
+    segments = torch.zeros_like(inputs.input_ids)
+    with_segments = write(model, **inputs, token_type_ids=segments, max_new_tokens=3)
+    assert torch.equal(with_segments, write(model, **inputs, max_new_tokens=3))
+    with pytest.raises(ValueError, match="token_type_ids is not supported by GPST"):
+        write(model, **inputs, token_type_ids=segments + 1, max_new_tokens=3)
+
+
 def test_draws_come_from_torchs_generator(model, inputs):
     def draw(**options):
         return write(model, **inputs, max_new_tokens=5, do_sample=True, **options).tolist()
