@@ -172,9 +172,10 @@ def exercise_levels(dim: int, dtype: torch.dtype) -> None:
     composition, decomposition = Composition(config).to(dtype), Decomposition(config).to(dtype)
     layout = _layout(8)
     leaves = torch.zeros(layout.num_tokens, dim, dtype=dtype, requires_grad=True)
-    chart = inside(layout, composition, leaves)
-    rebuilt = outside(layout, decomposition, chart.inside_ae)
-    (rebuilt.sum() + chart.inside_ar.sum() + chart.heights.sum()).backward()
+    for recompute in (False, True):
+        chart = inside(layout, composition, leaves, recompute=recompute)
+        rebuilt = outside(layout, decomposition, chart.inside_ae, recompute)
+        (rebuilt.sum() + chart.inside_ar.sum() + chart.heights.sum()).backward()
 
 
 def _layout(num_sentences: int) -> ChartLayout:

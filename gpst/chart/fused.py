@@ -54,10 +54,14 @@ class FusedPass:
         maps: of the pair model. like: a tensor of the tables' type and device.
         compared: of the two vectors, those that the pass itself maps for the score.
         routes: of gradients.
+        recompute: what is kept is given up after the forward pass, and made again on the way back,
+            at once for all levels; dropout falls on the same places.
     """
 
-    def __init__(self, maps: PairMaps, walk: Walk, like: Tensor, compared: int, routes: int):
-        self._maps, self._walk, self._routes = maps, walk, routes
+    def __init__(
+        self, maps: PairMaps, walk: Walk, like: Tensor, compared: int, routes: int, recompute: bool
+    ):
+        self._maps, self._walk, self._routes, self._recompute = maps, walk, routes, recompute
         self.dtype, self.device = compute_dtype(like), like.device
         first = maps.layers[0]
         self._layers, self._pairs = len(maps.layers), len(walk.order)
@@ -72,7 +76,10 @@ class FusedPass:
         self._constants = self._make_constants(first.num_heads, drops)
         self._narrow = {"BK": min(_NARROW, self._constants["BK"])}
         self._walked = {"PAIRS": WALKED_PAIRS, **self._narrow}
-        self._allocate(first.num_heads)
+        self._kept: dict[str, Tensor] = {}
+        self._room = 2 * walk.most_slots if routes == 2 else 0
+        self.scores = self._empty(self._pairs, exact=True)
+        self.pair_weights = self._empty(self._pairs, exact=True)
 
     def _make_constants(self, heads: int, drops: bool) -> dict[str, Any]:
         def power(number: int, least: int = 16) -> int:
@@ -92,23 +99,24 @@ class FusedPass:
         dtype = torch.float32 if exact else self.dtype
         return torch.empty(rows, *width, dtype=dtype, device=self.device)
 
-    def _allocate(self, heads: int) -> None:
-        pairs, dim, inner, maps = self._pairs, self._dim, self._inner, self._compared
+    def _allocate(self) -> dict[str, Tensor]:
+        """What the kernels keep for the way back, by the names of their arguments."""
+        pairs, dim, maps, room = self._pairs, self._dim, self._compared, self._room
         rows = 2 * pairs * self._layers
-        room = self._room = 2 * self._walk.most_slots if self._routes == 2 else 0
-        self._x = self._empty(rows + 2 * pairs, dim)
-        self._packed = self._empty(rows + room, 3 * dim)
-        self._weight = self._empty(rows, heads)
-        self._attended = self._empty(rows, dim)
-        self._attended_std = self._empty(rows, exact=True)
-        self._ffn = self._empty(rows + room, inner)
-        self._out_std = self._empty(rows, exact=True)
-        self._vectors, self._vector_std = self._empty(pairs, dim), self._empty(pairs, exact=True)
-        self._map_gelu = self._empty(maps * pairs, dim)
-        self._map_slope = self._empty(maps * pairs, dim)
-        self._map_out = self._empty(maps * pairs, self._score)
-        self.scores = self._empty(pairs, exact=True)
-        self.pair_weights = self._empty(pairs, exact=True)
+        return {
+            "x": self._empty(rows + 2 * pairs, dim),
+            "packed": self._empty(rows + room, 3 * dim),
+            "weight": self._empty(rows, self._constants["H"]),
+            "attended": self._empty(rows, dim),
+            "attended_std": self._empty(rows, exact=True),
+            "ffn": self._empty(rows + room, self._inner),
+            "out_std": self._empty(rows, exact=True),
+            "vectors": self._empty(pairs, dim),
+            "vector_std": self._empty(pairs, exact=True),
+            "map_gelu": self._empty(maps * pairs, dim),
+            "map_slope": self._empty(maps * pairs, dim),
+            "map_out": self._empty(maps * pairs, self._score),
+        }
 
     def forward(self, pairs: Pairs, siblings: Tensor | None, mixing: dict[str, Any]) -> None:
         """Fills the tables level by level; `scores` and `pair_weights` are then those of all pairs.
@@ -118,10 +126,24 @@ class FusedPass:
             siblings: what the maps of siblings give, where they are not `compared`.
             mixing: what is given to the kernels of cells (`mix_cells`).
         """
+        self._fill(pairs, siblings, mixing)
+        if self._recompute:
+            self._kept = {}
+
+    def make_again(self, pairs: Pairs, siblings: Tensor | None, mixing: dict[str, Any]) -> None:
+        """What `forward`, with the same arguments, has not kept; before `backward`.
+
+        The tables are filled once more, with the same values.
+        """
+        if self._recompute:
+            self._fill(pairs, siblings, mixing)
+
+    def _fill(self, pairs: Pairs, siblings: Tensor | None, mixing: dict[str, Any]) -> None:
         from gpst.kernels.gpu.cells import mix_cells
         from gpst.kernels.gpu.walk import pairs_forward, walk_forward
 
         walk, nothing = self._walk, self._walk.order
+        self._kept = self._allocate()
         self._side, self._sibling = pairs.side, pairs.sibling
         arguments = {
             "first_table": pairs.first_table, "first_index": pairs.first,
@@ -129,8 +151,7 @@ class FusedPass:
             "side": nothing if pairs.side is None else pairs.side,
             "sibling": nothing if pairs.sibling is None else pairs.sibling,
             "sibling_values": self.scores if siblings is None else siblings,
-            "weight": self._weight, **self._made_again(1),
-            "map_gelu": self._map_gelu, "scores": self.scores, **self._shared(),
+            "scores": self.scores, **self._made_again(1), **self._shared(),
         }  # fmt: skip
         cells = {"pair_weights": self.pair_weights, "starts": walk.starts, **mixing}
         wide = {"num_warps": 8, "num_stages": 2}
@@ -141,7 +162,7 @@ class FusedPass:
             )
             names = {name: value for name, value in cells.items() if name != "pair_weights"}
             mix_cells[(launch.last_cell - launch.first_cell,)](
-                cell_order=walk.cell_order, first=launch.first_cell, vectors=self._vectors,
+                cell_order=walk.cell_order, first=launch.first_cell, vectors=self._kept["vectors"],
                 scores=self.scores, weights=self.pair_weights, D=self._dim,
                 WIDTH=self._constants["WIDTH"], **names,
             )  # fmt: skip
@@ -163,10 +184,7 @@ class FusedPass:
         """Arguments of the kernels of pairs in either direction."""
         key, other_key, threshold, scale = self._dropout
         return {
-            "weights": self.weights, "x": self._x, "packed": self._packed,
-            "attended": self._attended, "attended_std": self._attended_std, "ffn": self._ffn,
-            "out_std": self._out_std, "vectors": self._vectors, "vector_std": self._vector_std,
-            "map_slope": self._map_slope, "map_out": self._map_out, "num_edges": self._pairs,
+            "weights": self.weights, **self._kept, "num_edges": self._pairs,
             "score_scale": self._maps.score_scale, "key": key, "other_key": other_key,
             "threshold": threshold, "keep_scale": scale, **self._constants,
         }  # fmt: skip
@@ -196,12 +214,13 @@ class FusedPass:
         arguments = {
             "owner": walk.owner, "sibling": walk.order if self._sibling is None else self._sibling,
             "sibling_values": self.scores if siblings is None else siblings,
-            "weight": self._weight, "pair_weights": self.pair_weights, "grad_scores": grad_scores,
+            "pair_weights": self.pair_weights, "grad_scores": grad_scores,
             "grad_table": grad_table, "num_cells": grad_table.shape[1], "gradient": gradient,
             "inner_branch": self._inner_branch, "outer_branch": self._outer_branch,
             "mixed_branch": self._empty(2 * walk.most_slots, self._dim),
             "grad_sibling": grad_sibling, **self._again, **self._shared(), **self._narrow,
         }  # fmt: skip
+        del arguments["map_gelu"]  # only `weight_gradients` reads it
         cells = {
             "starts": walk.starts, "incoming_starts": walk.incoming_starts,
             "incoming": walk.incoming, "ROUTES": self._routes,
@@ -215,7 +234,7 @@ class FusedPass:
             )  # fmt: skip
         for launch in reversed(walk.launches):
             cells_backward[(launch.last_cell - launch.first_cell,)](
-                cell_order=walk.cell_order, first=launch.first_cell, vectors=self._vectors,
+                cell_order=walk.cell_order, first=launch.first_cell, vectors=self._kept["vectors"],
                 weights=self.pair_weights, grad_rows=gradient, num_rows=2 * self._pairs,
                 grad_table=grad_table, num_cells=grad_table.shape[1], grad_scores=grad_scores,
                 D=self._dim, WIDTH=self._constants["WIDTH"], **cells,
@@ -235,6 +254,7 @@ class FusedPass:
             siblings: gradients of the score maps that are not `compared`.
         """
         pairs, layers, rows = self._pairs, self._layers, 2 * self._pairs * self._layers
+        kept = self._kept
 
         def of_layers(buffer: Tensor) -> Tensor:
             return buffer[:rows].view(layers, 2 * pairs, -1)
@@ -242,14 +262,14 @@ class FusedPass:
         def of_maps(buffer: Tensor) -> Tensor:
             return buffer.view(self._compared, pairs, -1)
 
-        by_vector = self._x[: 2 * pairs].view(pairs, 2, -1)[:, : self._compared].transpose(0, 1)
+        by_vector = kept["x"][: 2 * pairs].view(pairs, 2, -1)[:, : self._compared].transpose(0, 1)
         branches = Branches(
-            x=of_layers(self._x), packed=of_layers(self._packed),
+            x=of_layers(kept["x"]), packed=of_layers(kept["packed"]),
             mixed=of_layers(self._again["mixed"]), attention=of_layers(self._inner_branch),
-            attended=of_layers(self._attended), inner=of_layers(self._again["inner"]),
-            ffn=of_layers(self._ffn), ffn_out=of_layers(self._outer_branch), map_in=by_vector,
-            map_dense=of_maps(self._map_slope), map_gelu=of_maps(self._map_gelu),
-            map_out=of_maps(self._map_out),
+            attended=of_layers(kept["attended"]), inner=of_layers(self._again["inner"]),
+            ffn=of_layers(kept["ffn"]), ffn_out=of_layers(self._outer_branch), map_in=by_vector,
+            map_dense=of_maps(kept["map_slope"]), map_gelu=of_maps(kept["map_gelu"]),
+            map_out=of_maps(kept["map_out"]),
         )  # fmt: skip
         return pair_gradients(self._maps, branches, self._side, siblings)
 

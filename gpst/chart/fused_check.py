@@ -57,14 +57,14 @@ def disagreement(device: torch.device) -> str:
         leaves = torch.randn(8, 16).to(device).requires_grad_()
         weights = [parameter for model in models for parameter in model.parameters()]
 
-        def run(recompute: bool) -> list[Tensor]:
-            chart = inside(layout, models[0], leaves, recompute=recompute)
-            rebuilt = outside(layout, models[1], chart.inside_ae, recompute)
+        def run(whole_levels: bool) -> list[Tensor]:
+            chart = inside(layout, models[0], leaves, whole_levels=whole_levels)
+            rebuilt = outside(layout, models[1], chart.inside_ae, whole_levels=whole_levels)
             loss = rebuilt.square().sum() + chart.heights.sum() + (chart.inside_ar**3).sum()
             return [chart.inside_ae, rebuilt, *torch.autograd.grad(loss, [leaves, *weights])]
 
         names = ["inside", "outside", "gradient of the tokens"]
-        for number, (ours, plain) in enumerate(zip(run(False), run(True), strict=True)):
+        for number, (ours, plain) in enumerate(zip(run(True), run(False), strict=True)):
             error = (ours - plain).abs().max().item() / max(1.0, plain.abs().max().item())
             if not error < _TOLERANCE:
                 name = names[number] if number < len(names) else f"gradient {number - len(names)}"

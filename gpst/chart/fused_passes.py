@@ -1,7 +1,7 @@
 """The inside and the outside pass by kernels of whole levels, on a GPU in training.
 
-The same maths as in inside.py and outside.py, which keep PyTorch's form: for CPUs, for evaluation
-and where activations are recomputed.
+The same maths as in inside.py and outside.py, which keep PyTorch's form: for CPUs and for
+evaluation.
 """
 
 from __future__ import annotations
@@ -28,20 +28,26 @@ def _taken(ctx: Any) -> FusedPass:
     return passage
 
 
+def _messages(layout: ChartLayout, table: Tensor, inside_ae: Tensor, siblings: Tensor) -> Pairs:
+    """Args: table: outside vectors. siblings: row of each message's sibling in the maps' values."""
+    parent, sibling, side = layout.message_parent, layout.message_sibling, layout.message_side
+    return Pairs(table, parent, inside_ae, sibling, side, siblings)
+
+
 class FusedInside(torch.autograd.Function):
     """(inside_ae, inside_ar, heights, scores, weights) of gpst/chart/inside.py."""
 
     @staticmethod
     def forward(
         ctx: Any, layout: ChartLayout, maps: PairMaps, temperature: float, two_routes: bool,
-        leaves: Tensor, *_: Tensor,
+        recompute: bool, leaves: Tensor, *_: Tensor,
     ) -> Any:  # fmt: skip
         table = leaves.new_empty(layout.num_cells, leaves.shape[1])
         table[: layout.num_tokens] = leaves
         exact = {"dtype": torch.float32, "device": leaves.device}
         heights = torch.zeros(layout.num_cells, **exact)
         walk = inside_walk(layout)
-        passage = FusedPass(maps, walk, leaves, 2, 1 + two_routes)
+        passage = FusedPass(maps, walk, leaves, 2, 1 + two_routes, recompute)
         # Not the outputs: a node that holds its own outputs is never freed.
         ctx.mixing = {
             "offset": layout.num_tokens, "left": layout.left, "right": layout.right,
@@ -72,16 +78,15 @@ class FusedInside(torch.autograd.Function):
             grad_table[1] += grad_ar
         if grad_heights is None:
             grad_heights = torch.zeros_like(heights)
-        mixing = {
-            **ctx.mixing, "heights": heights, "table": table,
-            "grad_heights": grad_heights.contiguous(),
-        }  # fmt: skip
+        mixing = {**ctx.mixing, "heights": heights, "table": table}
         passage = _taken(ctx)
+        passage.make_again(Pairs(table, mixing["left"], table, mixing["right"]), None, mixing)
+        mixing["grad_heights"] = grad_heights.contiguous()
         rows, _ = passage.backward(None, mixing, grad_table)
         leaves = grad_table[0, : ctx.num_tokens]
         collect(ctx.walk.incoming_starts, ctx.walk.incoming, rows[0], leaves)
         gradients = passage.weight_gradients([])
-        return None, None, None, None, leaves.to(table.dtype), *gradients
+        return None, None, None, None, None, leaves.to(table.dtype), *gradients
 
 
 class FusedOutside(torch.autograd.Function):
@@ -89,12 +94,13 @@ class FusedOutside(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, layout: ChartLayout, maps: PairMaps, inside_ae: Tensor, root: Tensor, *_: Tensor
-    ) -> Tensor:
+        ctx: Any, layout: ChartLayout, maps: PairMaps, recompute: bool, inside_ae: Tensor,
+        root: Tensor, *_: Tensor,
+    ) -> Tensor:  # fmt: skip
         table = inside_ae.new_empty(layout.num_cells, inside_ae.shape[1])
         table[: layout.num_sentences] = root
         walk = outside_walk(layout)
-        passage = FusedPass(maps, walk, inside_ae, 1, 1)
+        passage = FusedPass(maps, walk, inside_ae, 1, 1, recompute)
         sums = [
             (LinearSum(dense, torch.float32), LinearSum(out, torch.float32))
             for dense, out in maps.scores[1:]
@@ -106,14 +112,7 @@ class FusedOutside(torch.autograd.Function):
         whole = [slice(0, layout.num_cells)]
         siblings = Siblings(of_siblings, inside_ae.to(passage.dtype), whole, True)
         rows = layout.message_sibling + (1 - layout.message_side) * layout.num_cells
-        pairs = Pairs(
-            table,
-            layout.message_parent,
-            inside_ae,
-            layout.message_sibling,
-            layout.message_side,
-            rows,
-        )
+        pairs = _messages(layout, table, inside_ae, rows)
         nothing = passage.scores
         mixing = {
             "offset": 0, "left": layout.left, "right": layout.right, "heights": nothing,
@@ -132,6 +131,8 @@ class FusedOutside(torch.autograd.Function):
         layout: ChartLayout = ctx.layout
         passage = _taken(ctx)
         siblings: Siblings = ctx.siblings
+        pairs = _messages(layout, ctx.mixing["table"], inside_ae, ctx.rows)
+        passage.make_again(pairs, siblings.values, ctx.mixing)
         exact = {"dtype": torch.float32, "device": inside_ae.device}
         grad_table = torch.zeros(1, *inside_ae.shape, **exact)
         tokens = layout.outside_row[: layout.num_tokens]
@@ -148,4 +149,4 @@ class FusedOutside(torch.autograd.Function):
         gradients = passage.weight_gradients(totals)  # type: ignore[arg-type]
         grad_root: Float[Tensor, "D"] = grad_table[0, first].sum(0)
         dtype = inside_ae.dtype
-        return None, None, grad_inside.to(dtype), grad_root.to(dtype), *gradients
+        return None, None, None, grad_inside.to(dtype), grad_root.to(dtype), *gradients

@@ -63,6 +63,7 @@ def inside(
     temperature: float = 1.0,
     gradient_stop: bool = True,
     recompute: bool = False,
+    whole_levels: bool = True,
 ) -> InsideOutput:
     """Inside vectors of every cell.
 
@@ -71,13 +72,14 @@ def inside(
         temperature: T of the softmax over the splits of a cell.
         gradient_stop: false gives `inside_ar` live weights as well (ablation).
         recompute: keep no activations of f_alpha; compute them again in the backward pass.
+        whole_levels: by kernels of whole levels, where there are any; false: level by level.
     """
     maps = composition.linear_maps()
     outputs: Any
-    if fits_fused(layout, leaves, recompute):
+    if whole_levels and fits_fused(layout, leaves):
         from gpst.chart.fused_passes import FusedInside
 
-        given = layout, maps, temperature, gradient_stop, leaves
+        given = layout, maps, temperature, gradient_stop, recompute, leaves
         outputs = FusedInside.apply(*given, *maps.tensors)
     else:
         settings = _Settings(
@@ -88,10 +90,10 @@ def inside(
     return InsideOutput(ae, ar if gradient_stop else ae, heights, scores, weights)
 
 
-def fits_fused(layout: ChartLayout, like: Tensor, recompute: bool) -> bool:
-    """Whether a pass goes by kernels of whole levels: in training, all activations kept."""
-    kept = torch.is_grad_enabled() and not recompute and bool(layout.levels)
-    return kept and use_triton(like) and levels_agree(like.device)
+def fits_fused(layout: ChartLayout, like: Tensor) -> bool:
+    """Whether a pass goes by kernels of whole levels: on a GPU, in training."""
+    trains = torch.is_grad_enabled() and bool(layout.levels)
+    return trains and use_triton(like) and levels_agree(like.device)
 
 
 def _pairs(layout: ChartLayout, level: Level, table: Float[Tensor, "C D"]) -> Pairs:

@@ -41,18 +41,20 @@ def outside(
     decomposition: Decomposition,
     inside_ae: Float[Tensor, "C D"],
     recompute: bool = False,
+    whole_levels: bool = True,
 ) -> Float[Tensor, "N D"]:
     """Outside vectors of the tokens.
 
     Args:
         inside_ae: inside vectors, the route with live weights.
         recompute: keep no activations of f_beta; compute them again in the backward pass.
+        whole_levels: by kernels of whole levels, where there are any; false: level by level.
     """
     maps = decomposition.linear_maps()
-    if fits_fused(layout, inside_ae, recompute):
+    if whole_levels and fits_fused(layout, inside_ae):
         from gpst.chart.fused_passes import FusedOutside
 
-        given = layout, maps, inside_ae, decomposition.root
+        given = layout, maps, recompute, inside_ae, decomposition.root
         return FusedOutside.apply(*given, *maps.tensors)  # type: ignore[no-any-return]
     settings = _Settings(layout, maps, torch.is_grad_enabled(), recompute)
     return _Outside.apply(settings, inside_ae, decomposition.root, *maps.tensors)  # type: ignore[no-any-return]

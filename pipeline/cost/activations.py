@@ -37,6 +37,8 @@ class Activations:
     """Saved from the end of the forward pass until the backward pass has used them."""
     recomputed: int
     """The largest piece that the backward pass recomputes."""
+    freed: int
+    """Of what is saved, what is used and freed before that piece is recomputed."""
     tables: int
     """Gradients of the embedding, which the vocabulary heads compute in the forward pass."""
     logits: int
@@ -45,7 +47,7 @@ class Activations:
     @property
     def total(self) -> int:
         """At most: the logits are freed before the recomputation."""
-        return self.saved + self.tables + max(self.recomputed, self.logits)
+        return self.saved + self.tables + max(self.recomputed - self.freed, self.logits)
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ def activation_bytes(
     sizes = _Sizes(number, number if device_type == "cpu" else 1)
     if isinstance(config, GPT2Config):
         saved, again = _gpt2(config, batch, sizes, activation_checkpointing)
-        heads = 1
+        heads, freed = 1, 0.0
     else:
-        saved, again = _gpst(config, batch, sizes, activation_checkpointing, device_type)
+        saved, again, freed = _gpst(config, batch, sizes, activation_checkpointing, device_type)
         heads = 2
     hidden, vocab = config.hidden_dim, config.vocab_size
     # The last features, and their gradients, which the forward pass computes.
@@ -105,7 +107,7 @@ def activation_bytes(
     of_logit = number if device_type == "cuda" or number == 4 else 4 + 2 * number
     logits = rows * vocab * of_logit
     tables = heads * _EXACT * vocab * hidden
-    return Activations(int(saved), int(again), int(tables), int(logits))
+    return Activations(int(saved), int(again), int(freed), int(tables), int(logits))
 
 
 def _stack(
@@ -149,7 +151,8 @@ def _gpst(
     sizes: _Sizes,
     activation_checkpointing: tuple[str, ...],
     device_type: str,
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
+    """(saved, recomputed, freed before)."""
     chart = config.composition
     scores = np.random.default_rng(0).random(batch.num_tokens, np.float32)
     layout = build_layout(scores, batch.sentence_ends, chart.window, chart.schedule)
@@ -161,7 +164,10 @@ def _gpst(
     # The embedded tokens, of which the scaled ones are made; the head of the auto-encoder.
     saved += sizes.number * tokens * (hidden + dim)
     saved += tokens * _head(4 * dim, config, sizes)
-    return saved + _integers(layout, batch), max(made, block)
+    saved += _integers(layout, batch)
+    if block > max(0, made - generator):
+        return saved, block, 0
+    return saved, made, generator  # the chart goes back after the generator
 
 
 def _integers(layout: ChartLayout, batch: ContextBatch) -> float:
@@ -206,7 +212,7 @@ def _chart(
     """(saved, recomputed) of the inside and outside passes (gpst/chart)."""
     edges, cells, dim = len(layout.parent), layout.num_cells, chart.dim
     messages = len(layout.message_child)
-    fused = device_type != "cpu" and not recompute
+    fused = device_type != "cpu"
     inside = _pair(chart, chart.num_layers, _MAPS_ALPHA, number, fused)
     outside = _pair(chart, chart.num_decomposition_layers, _MAPS_BETA, number, fused)
     siblings = _SIBLINGS * 2 * number * dim
@@ -216,17 +222,53 @@ def _chart(
     saved += _EXACT * (2 * edges + messages + 3 * cells) + _INDEX * messages
     saved += _pair_weights(chart, chart.num_layers, _MAPS_ALPHA, number)
     saved += _pair_weights(chart, chart.num_decomposition_layers, _MAPS_BETA + _SIBLINGS, number)
+    levels = [level.last_edge - level.first_edge for level in layout.levels]
+    largest = max(levels, default=0)
+    if fused:
+        kept, made = _whole_levels(
+            chart, layout, largest, number, (edges * inside, messages * outside)
+        )
+        saved += cells * siblings
+        return (saved, made) if recompute else (saved + kept, 0)
     if not recompute:
         return saved + edges * inside + messages * outside + cells * siblings, 0
     limit = pairs_a_chunk(device_type, messages)
-    levels = [level.last_edge - level.first_edge for level in layout.levels]
     outer = [level.messages.stop - level.messages.start for level in layout.outside_levels]
     pieces = (
-        min(max(levels, default=0), limit) * inside,
+        min(largest, limit) * inside,
         min(max(outer, default=0), limit) * outside,
         min(cells, limit) * siblings / _SIBLINGS,
     )
     return saved, max(pieces)
+
+
+def _whole_levels(
+    chart: CompositionConfig,
+    layout: ChartLayout,
+    largest: int,
+    number: int,
+    passes: tuple[float, float],
+) -> tuple[float, float]:
+    """(kept, at most at once on the way back) of both passes by the kernels of whole levels.
+
+    Args:
+        largest: pairs of a level of the inside pass. passes: bytes that each pass keeps of pairs.
+    """
+    dim, cells = chart.dim, layout.num_cells
+
+    def way_back(num_layers: int, routes: int) -> float:
+        """Bytes of a pair: what attention and GELU give, the gradients of both branches of a layer,
+        and those of a pair's rows by each route."""
+        return 2 * number * (num_layers * (3 * dim + chart.ffn_dim) + routes * dim)
+
+    # Both routes of gradients of the largest level have rooms beside what is kept.
+    room = largest * 2 * number
+    inside = passes[0] + room * (3 * dim + chart.ffn_dim)
+    # Gradients of the vectors: in fp32 by each route, and as they come from above.
+    back = cells * dim * (2 * _EXACT + 2 * number) + room * 3 * dim
+    back += len(layout.parent) * way_back(chart.num_layers, 2)
+    outside = len(layout.message_child) * way_back(chart.num_decomposition_layers, 1)
+    return inside + passes[1], max(inside + back, passes[1] + outside)
 
 
 def _pair(chart: CompositionConfig, num_layers: int, maps: int, number: int, fused: bool) -> float:

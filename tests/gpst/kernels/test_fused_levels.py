@@ -59,6 +59,14 @@ class HashedMasks:
         return torch.from_numpy(keep * scale).float().view(*shape).to(DEVICE)
 
 
+def kept_by(output: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the pass that gave a tensor keeps for the way back."""
+    node = output.grad_fn
+    while not hasattr(node, "passage"):
+        ((node, _), *_) = node.next_functions
+    return node.passage._kept
+
+
 @pytest.mark.parametrize(
     ("window", "temperature", "dropout", "stop"),
     [CASES[1], *(pytest.param(*case, marks=pytest.mark.slow) for case in (CASES[0], CASES[2]))],
@@ -82,11 +90,13 @@ def test_both_passes(
     parameters = [*composition.parameters(), *decomposition.parameters()]
     upstream = torch.randn(9, 12, device=DEVICE)
 
-    def run(kernels: str) -> list[torch.Tensor]:
+    def run(kernels: str, recompute: bool = False) -> list[torch.Tensor]:
         monkeypatch.setenv("GPST_KERNELS", kernels)
         torch.manual_seed(1)
-        chart = inside(layout, composition, leaves, temperature, stop)
-        rebuilt = outside(layout, decomposition, chart.inside_ae)
+        chart = inside(layout, composition, leaves, temperature, stop, recompute)
+        rebuilt = outside(layout, decomposition, chart.inside_ae, recompute)
+        if recompute:
+            assert kept_by(chart.inside_ae) == kept_by(rebuilt) == {}
         loss = (rebuilt * upstream).sum() + chart.heights.sum() + chart.inside_ar.square().sum()
         loss = loss + (chart.inside_ar[9:] ** 3).sum()
         into = torch.autograd.grad(loss, [leaves, *parameters])
@@ -94,6 +104,8 @@ def test_both_passes(
 
     fused = run("triton")
     assert "FusedInside" in fused[0].grad_fn.name()
+    for ours, theirs in zip(run("triton", recompute=True), fused, strict=True):
+        assert torch.equal(ours, theirs)
 
     torch.manual_seed(1)
     seeds = [draw_seed(), draw_seed()]
