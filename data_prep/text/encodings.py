@@ -76,12 +76,18 @@ class Detected:
     detail: str = ""
 
 
+_NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
+"""Codecs of Python for names of hosts and for source code."""
+
+
 def known_encoding(name: str) -> str | None:
     """Python's name of a text encoding, ``auto`` itself, or None."""
     if name == AUTO:
         return name
     try:
         codec = codecs.lookup(name).name
+        if codec in _NOT_OF_FILES:
+            return None
         "".encode(codec)
     except LookupError:  # unknown, or not of text
         return None
@@ -232,7 +238,14 @@ def _mark_bad(error: UnicodeError) -> tuple[str, int]:
     return "\udcff", error.end
 
 
+def _mark_surrogate(error: UnicodeError) -> tuple[bytes, int]:
+    """One that ``_mark_bad`` gave, or that UTF-7 can hold."""
+    assert isinstance(error, UnicodeEncodeError)
+    return BAD_BYTE * (error.end - error.start), error.end
+
+
 codecs.register_error("data_prep.bad_byte", _mark_bad)
+codecs.register_error("data_prep.lone_surrogate", _mark_surrogate)
 
 
 def decoder(encoding: str) -> codecs.IncrementalDecoder:
@@ -242,7 +255,7 @@ def decoder(encoding: str) -> codecs.IncrementalDecoder:
 
 def as_utf8(text: str) -> bytes:
     """Decoded text as UTF-8, with BAD_BYTE for invalid bytes."""
-    return text.encode("utf-8", "surrogateescape")
+    return text.encode("utf-8", "data_prep.lone_surrogate")
 
 
 def decoded(data: bytes, encoding: str) -> bytes:

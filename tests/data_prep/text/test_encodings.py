@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import encodings
 import gzip
 import io
 import json
+import pkgutil
 import random
 import zipfile
 
@@ -97,6 +99,16 @@ def test_what_does_not_fit_is_marked():
     assert decoded("ab".encode("utf-16-le") + b"\x00\xdcc\x00d", "utf-16-le") == b"ab\xffc\xff"
     assert known_encoding("UTF-8-sig") == "utf-8"
     assert known_encoding("rot13") is None
+    assert decoded(b"a+2AA-b", "utf-7") == b"a\xffb"  # half of a pair
+
+
+def test_every_encoding_that_is_taken_decodes_whatever_the_bytes_are():
+    names = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
+    known = {known_encoding(name) for name in names} - {None}
+    assert len(known) > 80
+    for encoding in known - {"utf-16", "utf-32"}:  # of which the mark tells the order of bytes
+        for data in (bytes(range(256)), rb"\ud800 \N{x} xn--a +2AA-", b""):
+            decoded(data, encoding).replace(b"\xff", b"").decode("utf-8")
 
 
 def no_text(folder):
