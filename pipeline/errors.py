@@ -12,11 +12,16 @@ from typing import TextIO
 
 from data_prep.errors import DataPrepError
 from gpst.config_reader import ConfigError
+from gpst.memory import allocation_failure
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ACCESS_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE),
     *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+)
+_LESS_MEMORY = (
+    "train.micro_batch_contexts_per_rank and engine.checkpointing decide what training takes (see "
+    "--dry-run and docs/small_machines.md), batch sizes and beams what evaluation takes"
 )
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -94,6 +99,8 @@ def explain(error: BaseException) -> tuple[str, int] | None:
         return f"{where}: {error.strerror}; free some space, then start it again", EXIT_DATA
     if isinstance(error, OSError) and error.errno in _ACCESS_ERRORS and error.filename:
         return f"{error.filename}: {error.strerror}; mend that, then start it again", EXIT_DATA
+    if failure := allocation_failure(error):
+        return f"{failure}; {_LESS_MEMORY}", EXIT_FAILURE
     return None
 
 

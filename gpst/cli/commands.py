@@ -25,6 +25,7 @@ from gpst.cli.arguments import (
 from gpst.cli.lines import BOM, InputError, Line, Lines, NoInputError
 from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
+from gpst.memory import allocation_failure
 
 if TYPE_CHECKING:
     from gpst.api import GPST, GeneratedText, ParsedSentence
@@ -267,6 +268,10 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
         if isinstance(error, BrokenPipeError):
             return 0  # the reader has seen enough (| head)
         return say(argv[0], f"cannot write the output: {error.strerror}", EXIT_OUTPUT)
+    except (RuntimeError, MemoryError) as error:
+        if (failure := allocation_failure(error)) is None:
+            raise
+        return say(argv[0], f"{failure}; a smaller --beam or shorter lines take less", EXIT_DATA)
 
 
 def say(command: str, problem: object, code: int) -> int:
