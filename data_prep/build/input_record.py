@@ -34,6 +34,9 @@ class Change:
     """The first of them that says more than a time, and its difference, in words."""
     times_only: bool = True
     """All of them have the size, start and end that they had."""
+    gone: InputFile | None = None
+    new: InputFile | None = None
+    """The first that was there and is not, and the first that was not."""
 
     def add(self, path: str, difference: str, time_only: bool = False) -> None:
         """One more file."""
@@ -42,7 +45,16 @@ class Change:
         self.times_only &= time_only
         self.count += 1
 
+    @property
+    def renamed(self) -> str:
+        """In words, that a file has another path than before: it moved, or is named otherwise."""
+        if self.gone is None or self.new is None or self.gone[1:4] != self.new[1:4]:
+            return ""
+        return f"{self.gone.path} is {self.new.path} now"
+
     def __str__(self) -> str:
+        if self.renamed:
+            return self.renamed
         return self.first + (f" (and {self.count - 1} more)" if self.count > 1 else "")
 
 
@@ -78,9 +90,11 @@ def change_since(folder: Path, files: Iterable[InputFile]) -> Change | None:
     while was or now:
         if now is None or (was is not None and was.path < now.path):
             assert was is not None
+            change.gone = change.gone or was
             change.add(was.path, "was in it and is not now")
             was = next(old, None)
         elif was is None or now.path < was.path:
+            change.new = change.new or now
             change.add(now.path, "was not in it")
             now = next(new, None)
         else:
@@ -109,6 +123,8 @@ def check_unchanged(
     if change is None or (change.times_only and accept_times):
         return
     cure = "choose another output, or remove it"
+    if change.renamed:
+        cure = f"name it as before, {cure}"
     if change.times_only:
         cure = f"if its text is the same, add --input-changed accept, else {cure}"
     raise UsageError(f"output {output} was built from other input: {change}; {cure}")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gpst.config import ConfigError, GPSTConfig, GPT2Config, config_from_dict, config_to_dict
-from gpst.config_reader import parse_json
+from gpst.config_reader import parse_json, require
 from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
 from gpst.export.former import config_now, weights_now
@@ -103,13 +103,26 @@ def open_model(folder: str | Path) -> ModelFolder:
     try:
         values = parse_json((path / CONFIG).read_text(encoding="utf-8"))
         config = core_config(values)
+        final, _, _ = (
+            _token_ids(values, name, config.vocab_size)
+            for name in ("sentence_final_token_ids", "eos_token_id", "pad_token_id")
+        )
     except (OSError, UnicodeDecodeError, ConfigError, KeyError, TypeError) as error:
         raise ModelFolderError(f"{path / CONFIG}: {error}") from error
-    final = values.get("sentence_final_token_ids") or []
-    if not isinstance(final, list) or not all(type(token) is int for token in final):
-        wrong = f"sentence_final_token_ids is {final!r}, not a list of token ids"
-        raise ModelFolderError(f"{path / CONFIG}: {wrong}")
     return ModelFolder(path, config, final, values.get("eos_token_id"))
+
+
+def _token_ids(values: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
+    """A token, several or none, as a list.
+
+    Raises:
+        ConfigError: they are not of this vocabulary.
+    """
+    given = values.get(name)
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    fits = all(type(token) is int and 0 <= token < vocab_size for token in ids)
+    require(fits, name, given, f"token ids from 0 to {vocab_size - 1}")
+    return ids
 
 
 def core_config(values: Mapping[str, Any]) -> GPSTConfig | GPT2Config:

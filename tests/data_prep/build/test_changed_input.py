@@ -99,6 +99,14 @@ def test_another_size_a_new_and_a_missing_file(prepare, begun, corpus):
     refused(prepare(), "01.txt was in it and is not now (and 2 more); choose")
 
 
+def test_a_file_by_another_path(prepare, begun, corpus):
+    (corpus / "03.txt").rename(corpus / "93.txt")
+    line = f"03.txt is {corpus / '93.txt'} now; name it as before, choose another output"
+    refused(prepare(), line)
+    (corpus / "93.txt").write_text("Short.")
+    refused(prepare(), "03.txt was in it and is not now (and 1 more); choose")
+
+
 def test_a_build_of_an_earlier_version_says_what_is_not_known(prepare, begun, corpus):
     folder = begun / ".work" if (begun / ".work").exists() else begun
     (folder / NAME).unlink()

@@ -178,9 +178,13 @@ def test_faults_are_named(tmp_path, make_export, tokenizer_folder):
     config.write_text(json.dumps(values)[:-1] + ', "hidden_dim": 32}')
     with pytest.raises(ModelFolderError, match="key 'hidden_dim' is given twice"):
         open_model(tmp_path / "m")
-    config.write_text(json.dumps(values | {"sentence_final_token_ids": "x"}))
-    with pytest.raises(ModelFolderError, match="sentence_final_token_ids is 'x', not a list of"):
-        open_model(tmp_path / "m")
+    for name in ("sentence_final_token_ids", "eos_token_id", "pad_token_id"):
+        for wrong in ("x", [-1], values["vocab_size"], 1e308, True):
+            config.write_text(json.dumps(values | {name: wrong}))
+            with pytest.raises(ModelFolderError, match=f"{name}: .* must be token ids from 0 to"):
+                open_model(tmp_path / "m")
+    config.write_text(json.dumps(values | {"eos_token_id": [0, 1], "pad_token_id": None}))
+    assert open_model(tmp_path / "m").path == tmp_path / "m"
     config.write_text(json.dumps(values))
     (tmp_path / "m" / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(ModelFolderError, match=r"model\.safetensors"):
