@@ -20,12 +20,9 @@ def allocation_failure(error: BaseException) -> str | None:
     if not (of_torch or isinstance(error, MemoryError)):
         return None
     where = "this machine" if isinstance(error, MemoryError) or "CPU" in text else "a GPU"
-    found = _SIZE.search(text)
-    return (
-        f"out of memory: {_in_words(*found.groups())} asked for on {where}"
-        if found
-        else (f"out of memory on {where}")
-    )
+    if found := _SIZE.search(text):
+        return f"out of memory: {_in_words(*found.groups())} asked for on {where}"
+    return f"out of memory on {where}"
 
 
 def _in_words(number: str, unit: str | None) -> str:
