@@ -25,7 +25,7 @@ GPUS=$(python -c 'import torch; n = torch.cuda.device_count(); print(min(1 << n.
 if [ "$GPUS" -gt 0 ]; then
   LAUNCH=(deepspeed -q --num_gpus "$GPUS" launch/pretrain.sh) EXTRA=("train.micro_batch_contexts_per_rank=$((4 / GPUS))")
 else
-  LAUNCH=(DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh) EXTRA=()
+  LAUNCH=(DS_ACCELERATOR=cpu LOCAL_SIZE="${LOCAL_SIZE:-2}" deepspeed -q launch/pretrain.sh) EXTRA=()
 fi
 read -ra SETTINGS <<< "${SETTINGS:-}"
 ARGS=("data.path=$DATA" "${EXTRA[@]}" "${SETTINGS[@]}")

@@ -12,7 +12,7 @@ run python -m data_prep build --source text --input "$INPUT" --tokenizer "$DATA-
   --validation-fraction 0.05 --workers 2
 for model in gpst gpt2; do
   case $model in gpst) config=demo ;; gpt2) config=demo_gpt2 ;; esac
-  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh --config configs/run/$config.yaml \
+  run DS_ACCELERATOR=cpu LOCAL_SIZE="${LOCAL_SIZE:-2}" deepspeed -q launch/pretrain.sh --config configs/run/$config.yaml \
     data.path=$DATA run_dir=runs/demo_model/$model train.num_steps=2400 evaluate.every_steps=600
   run bash launch/convert.sh to-hf runs/demo_model/$model launch/demo_model/$model --dtype bf16
 done

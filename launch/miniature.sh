@@ -4,6 +4,7 @@
 # TREES=folder with train.txt, valid.txt, test.txt: grammar induction.  SUITES=folder: SyntaxGym.
 # MODELS="gpst gpt2": only these, or gpst_no_last_word.  SEEDS="0 1 2": of gpst and gpt2; the others have the first.
 # OUTPUT=folder: data/ and runs/ go there.  SETTINGS="key=value ...": for every pre-training.
+# LOCAL_SIZE=1: one rank instead of two, which leaves a core to others.
 # Run again, it goes on where it stopped; what is finished is not done again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -44,7 +45,7 @@ pretrain() { # MODEL SEED: a run, exported
   local run=$RUNS/$1/seed-$2 all
   if [ -f "$run/exported/config.json" ]; then echo "$run: pre-trained already"; return; fi
   mapfile -t all < <(settings "$1" "$2")
-  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/pretrain.sh "${all[@]}"
+  run DS_ACCELERATOR=cpu LOCAL_SIZE="${LOCAL_SIZE:-2}" deepspeed -q launch/pretrain.sh "${all[@]}"
   export_run "$run" "${all[@]}"
 }
 
@@ -52,7 +53,7 @@ induce() { # MODEL SEED: goes on, on the words of a treebank, and scores its tre
   local run=$RUNS/$1/seed-$2 order=()
   if [ -f "$run/trees/results.json" ]; then echo "$run/trees: fine-tuned already"; return; fi
   case $1 in gpst | gpst_no_last_word) order=("structure.punctuation_data=$DATA") ;; *) order=(structure.chart_order=parser structure.punctuation_data=null) ;; esac
-  run DS_ACCELERATOR=cpu LOCAL_SIZE=2 deepspeed -q launch/finetune.sh --config configs/finetune/miniature.yaml \
+  run DS_ACCELERATOR=cpu LOCAL_SIZE="${LOCAL_SIZE:-2}" deepspeed -q launch/finetune.sh --config configs/finetune/miniature.yaml \
     "init=$run/exported" "run_dir=$run/trees" "${order[@]}" \
     "grammar_induction.train=$TREES/train.txt" "grammar_induction.valid=$TREES/valid.txt" "grammar_induction.test=$TREES/test.txt"
 }
