@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,6 +133,7 @@ class _Sees(TorchDispatchMode):
         super().__init__()
         self._record, self._pinned, self._host_values = record, pinned, host_values
         self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Storages that are counted; views are of the same one."""
         self._forward: tuple[list[int], list[Place]] = ([], [])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -165,7 +166,7 @@ class _Sees(TorchDispatchMode):
             out = func(*args, **kwargs)
         if name == "_to_copy" and on_host:
             SENT[out.untyped_storage()] = on_host[0]
-        self._hold(out)
+        self.hold(out)
         self.add(event.name, cost_of(func, args, kwargs, out))
         return out
 
@@ -207,7 +208,8 @@ class _Sees(TorchDispatchMode):
         if not (non_blocking and source.untyped_storage() in self._pinned):
             self._record.pageable.append(event)
 
-    def _hold(self, out: Any) -> None:
+    def hold(self, out: Any) -> None:
+        """Counts the memory of tensors until it is freed."""
         record = self._record
         for tensor in tensors_in(out):
             if not tensor.is_meta:
@@ -227,16 +229,20 @@ def _release(record: Record, size: int) -> None:
 
 
 @contextmanager
-def recording(host_values: Callable[[Tensor], Tensor]) -> Iterator[Record]:
+def recording(
+    host_values: Callable[[Tensor], Tensor], held: Sequence[Tensor] = ()
+) -> Iterator[Record]:
     """Inside, tensors on the device `cuda` have no storage, and all that is done is recorded.
 
     Backward passes are started by `backward`.
 
     Args:
         host_values: what the host gets for a tensor that is copied to it.
+        held: on the GPU before, as the parameters.
     """
     record, pinned = Record(), weakref.WeakSet()
     sees = _Sees(record, pinned, host_values)
+    sees.hold(held)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_generators_on_the_host())
         # Saved tensors are packed where the mode is off, and would seem to have changed devices.

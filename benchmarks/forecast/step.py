@@ -101,8 +101,7 @@ def forecast(
     plan = PLAN_S_A_TOKEN * batch.num_tokens if config.kind == "gpst" else 0.0
     parameters = list(model.parameters())
     weights = sum(p.numel() * p.element_size() for p in parameters)
-    with _triton(), recording(host_values) as record:
-        record.held = record.peak = weights
+    with _triton(), recording(host_values, parameters) as record:
         moved = batch.pin_memory().to("cuda", non_blocking=True)
         loss = total_loss(model(moved, noise=1.0).losses, batch.counts)
         backward(loss)

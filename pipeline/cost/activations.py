@@ -101,8 +101,12 @@ def activation_bytes(
     saved += (1 + heads) * number * batch.num_tokens * hidden
     rows = min(batch.num_tokens, chunk_rows(vocab, device_type))
     of_logit = number if device_type == "cuda" or number == 4 else 4 + 2 * number
-    logits = rows * vocab * of_logit
-    tables = heads * EXACT * vocab * hidden
+    logits, of_table = rows * vocab * of_logit, EXACT
+    if device_type == "cuda" and rows == batch.num_tokens:
+        of_table = number  # one product, not a sum of them
+    elif device_type == "cuda":
+        logits += number * vocab * hidden  # the product that is added
+    tables = heads * of_table * vocab * hidden
     return Activations(int(saved), int(again), int(freed), int(tables), int(logits))
 
 

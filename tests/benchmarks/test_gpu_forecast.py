@@ -74,19 +74,40 @@ RECOMPUTED = [(), ("composition",), ("composition", "generator")]
 
 
 @cache
-def real_step(recomputed: tuple[str, ...]) -> tuple[Forecast, int]:
-    """A step on two contexts of text, and its plan of memory."""
-    config = load_model_config(str(HOME / "configs/model/gpst_tiny.yaml"), 4096)
-    batch = batch_of(real_contexts(2))
+def real_step(
+    recomputed: tuple[str, ...], vocab_size: int = 4096, num_contexts: int = 2
+) -> tuple[Forecast, int]:
+    """A step on contexts of text, and its plan of memory."""
+    config = load_model_config(str(HOME / "configs/model/gpst_tiny.yaml"), vocab_size)
+    batch = batch_of(real_contexts(num_contexts))
     found = forecast(config, batch, boundary_scores(batch, "random"), frozenset(recomputed))
     planned = activation_bytes(config, batch, "bf16", recomputed, device_type="cuda")
     return found, planned.total
 
 
 @pytest.mark.parametrize("recomputed", RECOMPUTED)
-def test_the_plan_of_memory_is_what_the_kernels_keep(recomputed: tuple[str, ...]) -> None:
-    found, planned = real_step(recomputed)
-    assert planned == pytest.approx(found.peak - found.weights, rel=0.05)
+@pytest.mark.parametrize(
+    ("vocab_size", "num_contexts", "rel"),
+    [(4096, 2, 0.05), (50257, 8, 0.01)],
+    ids=["one chunk", "chunks of logits"],
+)
+def test_the_plan_of_memory_is_what_the_kernels_keep(
+    recomputed: tuple[str, ...], vocab_size: int, num_contexts: int, rel: float
+) -> None:
+    found, planned = real_step(recomputed, vocab_size, num_contexts)
+    assert planned == pytest.approx(found.peak - found.weights, rel=rel)
+
+
+def test_memory_is_counted_once() -> None:
+    weight = torch.empty(3, 4, device="meta")
+    with recording(lambda source: source, [weight]) as record:
+        assert record.held == record.peak == 512
+        transposed = weight.T
+        assert record.held == 512
+        added = transposed + 1
+        assert record.held == 1024
+        del added
+    assert (record.held, record.peak) == (512, 1024)
 
 
 def test_recomputing_takes_less_memory_more_time_and_hardly_more_launches() -> None:

@@ -73,9 +73,11 @@ def vocabulary_pass(
         if grad_features is not None:
             torch.mm(logits, embedding, out=grad_features[chunk])
             part = torch.mm(logits.T, x)
-            # Sums of several parts would lose small gradients in half precision.
-            part = part if len(x) == len(features) else part.float()
-            grad_embedding = part if grad_embedding is None else grad_embedding.add_(part)
+            if grad_embedding is not None:
+                grad_embedding += part
+            else:  # sums of several parts would lose small gradients in half precision
+                grad_embedding = part if len(x) == len(features) else part.float()
+            del part  # a table; the next chunk makes another
     if with_gradient and grad_embedding is None:
         grad_embedding = torch.zeros_like(embedding)
     return losses.sum(), grad_features, grad_embedding
