@@ -159,8 +159,10 @@ def _keep(job: Job, raw: RawBatch, clean: CleanBatch, recorder: Recorder) -> np.
     bad = np.flatnonzero((clean.num_bad > 0) & keep)
     if len(bad) and job.arguments.on_bad_utf8 == "fail":
         file, place = raw.where(int(bad[0]))
+        named = job.arguments.options.encoding
+        encoding = "UTF-8" if named == AUTO else named.upper()
         raise SourceError(
-            f"{file}, record at {place}: not valid UTF-8; or: --on-bad-utf8 replace | skip"
+            f"{file}, record at {place}: not valid {encoding}; or: --on-bad-utf8 replace | skip"
         )
     most = np.maximum(FEW_BAD, MOST_BAD * (raw.ends - raw.starts))
     for number in bad.tolist():

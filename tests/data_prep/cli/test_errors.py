@@ -164,6 +164,9 @@ def test_bad_utf8(prepare, tmp_path):
     assert "bad_utf8_replaced: 1" in replaced[1]
     stopped = prepare(*utf8, input=path, output=tmp_path / "b", on_bad_utf8="fail")
     check(stopped, 3, "latin.txt", "not valid UTF-8", "replace | skip")
+    ascii_ = ("--encoding", "ascii")
+    stopped = prepare(*ascii_, input=path, output=tmp_path / "b", on_bad_utf8="fail")
+    check(stopped, 3, "latin.txt", "not valid ASCII", "replace | skip")
     skipped = prepare(*utf8, input=path, output=tmp_path / "c", on_bad_utf8="skip")
     check(skipped, 3, "bad_utf8 1")
 
