@@ -163,13 +163,20 @@ def generate_command(argv: Sequence[str], opener: Opener) -> int:
         if options.trees:
             print("", *(parsed.picture() for parsed in generation.sentences), sep="\n\n")
         print(flush=True)
+        limit = model.model.config.max_context_tokens
+        if sum(len(parsed.words) for parsed in generation.sentences) >= limit:
+            say("generate", f"the text ends where the model's context does, at {limit} tokens", 0)
 
     common = {"max_new_tokens": options.max_new_tokens, "beam": options.beam}
     common["sync"] = not options.no_sync
     if options.search:
-        for one in model.generate(prompt, num_samples=options.samples, **common):
+        found = model.generate(prompt, num_samples=options.samples, **common)
+        for one in found:
             print(prompt + one.text)
             write(one)
+        if len(found) < options.samples:
+            wanted = f"--samples {options.samples}: the search has found {len(found)}"
+            say("generate", f"{wanted}; a larger --beam finds more", 0)
     with _progress(len(sampling), options.quiet, " texts") as bar:
         for of_sample in sampling:
             begin = prompt  # with the first piece: a prompt that is refused is not shown

@@ -77,9 +77,6 @@ class Lines:
                         raise error
         except OSError as error:
             raise NoInputError(f"cannot read {self.path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            where = f"{error.reason} at {error.start}"
-            raise InputError(f"{self.path} is not UTF-8 text ({where})") from error
         if empty and not self.num_skipped:
             raise NoInputError(f"{self.path} holds no sentence; give one a line")
 
@@ -147,10 +144,14 @@ class Lines:
 
 @contextmanager
 def _opened(path: str) -> Iterator[TextIO]:
+    # Bytes that are no UTF-8 make a line unfit, not the file.
+    escaped = "surrogateescape"
     if path == "-":
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors=escaped)
         yield sys.stdin
     else:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8", errors=escaped) as stream:
             yield stream
 
 

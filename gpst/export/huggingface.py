@@ -53,6 +53,7 @@ class ModelFolder:
                 stored |= {key: tensor.float() for key, tensor in load_file(file).items()}
             except (OSError, SafetensorError) as error:
                 raise ModelFolderError(f"{file}: {error}; export the model again") from error
+        _check_finite(stored, str(self.path))
         if isinstance(self.config, GPT2Config):
             return _gpt2_core(stored)
         return weights_now(
@@ -103,16 +104,17 @@ def open_model(folder: str | Path) -> ModelFolder:
     try:
         values = parse_json((path / CONFIG).read_text(encoding="utf-8"))
         config = core_config(values)
-        final, _, _ = (
-            _token_ids(values, name, config.vocab_size)
-            for name in ("sentence_final_token_ids", "eos_token_id", "pad_token_id")
-        )
+        final, _, _ = (token_ids(values, name, config.vocab_size) for name in TOKEN_IDS)
     except (OSError, UnicodeDecodeError, ConfigError, KeyError, TypeError) as error:
         raise ModelFolderError(f"{path / CONFIG}: {error}") from error
     return ModelFolder(path, config, final, values.get("eos_token_id"))
 
 
-def _token_ids(values: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
+TOKEN_IDS = "sentence_final_token_ids", "eos_token_id", "pad_token_id"
+"""Fields of a config.json that hold token ids."""
+
+
+def token_ids(values: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
     """A token, several or none, as a list.
 
     Raises:
@@ -151,6 +153,15 @@ def core_config(values: Mapping[str, Any]) -> GPSTConfig | GPT2Config:
     raise ConfigError(f"model_type {kind!r} is not allowed; it must be gpst or gpt2")
 
 
+def _check_finite(weights: Mapping[str, Tensor], what: str) -> None:
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise ModelFolderError(
+                f"{what}: {name} holds numbers that are not finite (nan or inf): the training has "
+                "diverged; export an earlier checkpoint"
+            )
+
+
 def export(
     folder: str | Path,
     config: GPSTConfig | GPT2Config,
@@ -170,7 +181,7 @@ def export(
         classifier: weight and bias of a classifier's last layer (gpst/model/classifier.py).
     Raises:
         ModelFolderError: the tokenizer is missing or has more tokens than the model; a classifier
-            that is no GPST, for which transformers has no model.
+            that is no GPST, for which transformers has no model; weights that are not finite.
     """
     source, out = Path(tokenizer), Path(folder)
     if not (source / TOKENIZER).is_file():
@@ -187,6 +198,7 @@ def export(
             "the model is a GPT-2 classifier, which reads CLS where transformers' own does not; "
             "only GPST classifiers can be exported"
         )
+    _check_finite(weights, "the model")
     out.mkdir(parents=True, exist_ok=True)
     if isinstance(config, GPT2Config):
         values, stored = _gpt2_config(config, end_token), _gpt2_stored(weights)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from gpst.api import GPST
@@ -165,12 +167,17 @@ class HarnessModel(LM):
             prompt, options = request.args
             stops = options.get("until") or []
             stops = [stops] if isinstance(stops, str) else stops
-            number = min(int(options.get("max_gen_toks", self.max_new_tokens)), self.limit - 1)
+            number = int(options.get("max_gen_toks", self.max_new_tokens))
+            if number >= self.limit:
+                _say_once(f"max_gen_toks {number}: the model takes {self.limit} tokens in all")
+                number = self.limit - 1
             warm = options.get("do_sample", False)
             sampling = Sampling(
                 float(options.get("temperature", 1.0)) if warm else 0.0,
                 options.get("top_k") if warm else None,
                 options.get("top_p") if warm else None,
+                # Of torch's generator, which the harness' --seed sets: samples are not all equal.
+                seed=int(torch.randint(2**62, ())) if warm else 0,
             )
             context = last_tokens(self._sentences(prompt), self.limit - number)
             text = self.gpst.codec.decode(self._write(context, number, sampling))
@@ -194,6 +201,11 @@ def last_tokens(sentences: list[list[int]], number: int) -> list[list[int]]:
     """The end of a text; its first sentence may be cut."""
     backwards = [sentence[::-1] for sentence in sentences[::-1]]
     return [sentence[::-1] for sentence in first_tokens(backwards, number)[::-1]]
+
+
+@cache
+def _say_once(what: str) -> None:
+    print(f"harness: {what}", file=sys.stderr)
 
 
 _KNOWN = ("pretrained", "beam", "device", "dtype", "max_gen_toks")

@@ -18,7 +18,7 @@ from gpst.model.gpst import GPSTModel
 from gpst.search.candidates import COMP, START, Ahead, Candidates, Reading
 from gpst.search.history import History
 from gpst.search.nodes import Nodes
-from gpst.search.vocabulary import TokenScores, Vocabulary
+from gpst.search.vocabulary import TokenScores, Vocabulary, numbers
 
 
 class Beam:
@@ -87,7 +87,7 @@ class Beam:
         at = generator.input_at(inputs, words[valid])
         hidden, slots = self._types.step(at, rows, valid, levels)
         self._nodes.store(slots, vectors, chains, self._types.capacity)
-        logits = generator.type_logits(hidden)
+        logits = numbers(generator.type_logits(hidden))
         types = logits.new_zeros(*valid.shape, 2, dtype=torch.float64)
         types[valid] = F.log_softmax(logits, -1).to(torch.float64)
         gen_log_p, comp_log_p = types.unbind(-1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+_FREEZING = 1e-30
+"""Below it logits over the temperature are no numbers any more."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature: {self.temperature} is not allowed; it must be >= 0")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(
+                f"temperature: {self.temperature} is not allowed; it must be >= 0 and finite"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k: {self.top_k} is not allowed; it must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -33,15 +39,17 @@ class Sampling:
 
 def check_seed(seed: int) -> None:
     """Raises ValueError for what torch's generators do not take."""
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed: {seed} is not allowed; it must be from -2**63 to 2**64 - 1")
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise ValueError(
+            f"seed: {seed!r} is not allowed; it must be a whole number from -2**63 to 2**64 - 1"
+        )
 
 
 def drawn_from(
     logits: Float[Tensor, "*batch V"], sampling: Sampling, random: torch.Generator
 ) -> Int64[Tensor, "*batch"]:
     """A choice for each row."""
-    if sampling.temperature == 0:
+    if sampling.temperature < _FREEZING:
         return logits.argmax(-1)
     logits = logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:

@@ -39,6 +39,20 @@ def _sizes(vocab_size: int) -> list[int]:
     return [b - a for a, b in pairwise([0, *ends]) if b > a]
 
 
+def numbers(scores: Tensor) -> Tensor:
+    """The scores; a search among what is no number would not end.
+
+    Raises:
+        ValueError: one is not a number.
+    """
+    if bool(scores.isnan().any()):
+        raise ValueError(
+            "the model's probabilities are not numbers (nan): its weights have diverged, or are "
+            "too large for this precision"
+        )
+    return scores
+
+
 class Vocabulary:
     """The tied embedding as what features are multiplied with."""
 
@@ -57,7 +71,7 @@ class Vocabulary:
         for rows in inputs.split(max(1, _LOGITS // len(weight))):
             logits = F.linear(rows, weight) if product is None else product(rows, weight, None)
             sums.append(at_least_fp32(logits).logsumexp(1).to(torch.float64))
-        return torch.cat(sums)
+        return numbers(torch.cat(sums))
 
     @cached_property
     def means(self) -> Float[Tensor, "rest H"]:

@@ -65,8 +65,8 @@ class WordSearch:
         sentence_beam: int = 1,
     ):
         for name, value in (("beam", beam), ("sentence_beam", sentence_beam)):
-            if value < 1:
-                raise ValueError(f"{name}: {value} is not allowed; it must be at least 1")
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: {value!r} is not allowed; a whole number from 1 on is")
         weight = model.embedding.weight
         self.model, self.size, self.sentence_beam = model, beam, sentence_beam
         self.beam = Beam(model, num_contexts, beam)

@@ -1,12 +1,27 @@
-"""Adapters that cannot learn."""
+"""Adapters that cannot learn, or of which only a part would be seen."""
 
 from __future__ import annotations
 
 import warnings
 from functools import cache
 
+from torch import nn
+
 from gpst.layers.composition import PairScore
 from gpst.model.gpst import GPSTModel
+
+
+def refuse_adapted(embedding: nn.Module) -> None:
+    """
+    Raises:
+        ValueError: the embedding has an adapter of peft. The prediction head is the embedding's own
+            weight and would not have it, until it is merged and changes the model.
+    """
+    if hasattr(embedding, "base_layer") and hasattr(embedding, "lora_A"):
+        raise ValueError(
+            "an adapter on gpst.embedding is not supported: the prediction heads are its weight, "
+            "without the adapter; use modules_to_save=['gpst.embedding'] or trainable_token_indices"
+        )
 
 
 def warn_of_idle_adapters(model: GPSTModel) -> None:

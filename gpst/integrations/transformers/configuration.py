@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from gpst.config import CompositionConfig, ParserConfig
 from gpst.config import GPSTConfig as CoreConfig
-from gpst.export.huggingface import core_config
+from gpst.export.huggingface import TOKEN_IDS, core_config, token_ids
 
 
 @strict
@@ -60,6 +60,8 @@ class GPSTConfig(PreTrainedConfig):
             gpst.config.ConfigError: a field out of range.
         """
         values = self.to_dict()
+        for name in TOKEN_IDS:
+            token_ids(values, name, self.vocab_size)
         for name, default in (("composition", CompositionConfig), ("parser", ParserConfig)):
             values[name] = values.get(name) or default()
         config = core_config(values | {"model_type": "gpst"})

@@ -16,11 +16,18 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import ModelOutput
 
 from gpst.export.remote import AUTO_MAP, REMOTE, REMOTE_CODE
-from gpst.integrations.transformers.adapters import warn_of_idle_adapters
+from gpst.integrations.transformers.adapters import refuse_adapted, warn_of_idle_adapters
 from gpst.integrations.transformers.configuration import GPSTConfig
 from gpst.integrations.transformers.features import features_after_tokens
 from gpst.integrations.transformers.left_to_right import LeftToRight, seeded
-from gpst.integrations.transformers.rows import Rows, refuse, refuse_rows, rows_of
+from gpst.integrations.transformers.rows import (
+    Rows,
+    check_ids,
+    check_prompt,
+    refuse,
+    refuse_rows,
+    rows_of,
+)
 from gpst.layers.transformer import init_std
 from gpst.model.gpst import GPSTModel
 from gpst.model.losses import total_loss
@@ -31,6 +38,13 @@ _OF_GENERATE = (
 )  # fmt: skip
 """What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer, and
 Seq2SeqTrainer leaves the labels of a batch."""
+
+
+def _has_values(parameter: nn.Parameter) -> bool:
+    """Read from a checkpoint, or initialised: transformers' own mark."""
+    return getattr(parameter, "_is_hf_initialized", False)
+
+
 not_compiled = torch.compiler.disable(
     reason="the trees, and so the operations, are others in every batch; GPST brings its kernels"
 )
@@ -65,13 +79,22 @@ class GPSTPreTrainedModel(PreTrainedModel):
         super().__init__(config)
         self.gpst = GPSTModel(config.core())
         self.gpst.register_forward_pre_hook(refuse_rows, with_kwargs=True)
+        self._without_storage = self.gpst.embedding.weight.is_meta
+        """Built to be loaded: the core model could not initialise itself."""
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """The core model initialises itself; this is for heads that a checkpoint lacks."""
+        """For what a checkpoint lacks, or has in another shape."""
         if module is getattr(self, "classifier", None):
             nn.init.normal_(module.weight, std=init_std(self.config.hidden_dim))  # type: ignore[arg-type]
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        elif self._without_storage and not all(map(_has_values, module.parameters())):
+            # How a layer is initialised is known to the model that it is a layer of.
+            initialised = GPSTModel(self.config.core())
+            for own, initial in zip(self.gpst.parameters(), initialised.parameters(), strict=True):
+                if not _has_values(own):
+                    own.copy_(initial)
+                    own._is_hf_initialized = True  # type: ignore[attr-defined]
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
@@ -131,9 +154,12 @@ class GPSTPreTrainedModel(PreTrainedModel):
         """The input ids on the model's device."""
         if input_ids is None:
             raise ValueError("input_ids are missing")
-        if self.training and hasattr(self.gpst.embedding, "neftune_noise_alpha"):
+        check_ids(input_ids)
+        embedding = self.gpst.embedding
+        if self.training and hasattr(embedding, "neftune_noise_alpha"):
             refuse({"neftune_noise_alpha": True})
-        if self.gpst.embedding.weight.is_meta:
+        refuse_adapted(embedding)
+        if embedding.weight.is_meta:
             raise ValueError(
                 "the weights are offloaded to the disk or the CPU, and GPST is loaded whole: leave"
                 " out device_map, or name one device"
@@ -215,9 +241,8 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: an empty text, or what cannot be done.
         """
-        given = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        if given is not None and given.shape[-1] == 0:
-            raise ValueError("input_ids: an empty text; without input_ids the model begins itself")
+        check_prompt(args[0] if args else kwargs.get("inputs", kwargs.get("input_ids")))
+        refuse({"past_key_values": kwargs.get("past_key_values")})
         with seeded(seed, self.device):
             return super().generate(*args, **kwargs)  # type: ignore[misc]
 

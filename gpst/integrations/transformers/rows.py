@@ -23,6 +23,7 @@ _WHY = {
     "inputs_embeds": "trees are searched over token ids",
     "position_ids": "positions follow from the tokens",
     "neftune_noise_alpha": "a batch is one row of tokens, so that its noise would be another one",
+    "past_key_values": "a search keeps its own past, from token to token of one call",
     "guidance_scale": "it reads the last token of a text alone",
 }
 
@@ -79,8 +80,6 @@ def rows_of(
     Raises:
         ValueError: a mask, ids or labels that cannot be used; a row that is empty or too long.
     """
-    if input_ids.ndim != 2:
-        raise ValueError(f"input_ids: shape {tuple(input_ids.shape)} is not (rows, tokens)")
     inside = _tokens_in(input_ids, attention_mask)
     tokens = input_ids[inside]
     wrong = tokens[(tokens < 0) | (tokens >= config.vocab_size)]
@@ -117,6 +116,28 @@ def rows_of(
         parts = zip([0, *cuts], [*cuts, len(row)], strict=True)
         rows.append([row[a:b] for a, b in parts])
     return Rows(rows, inside)
+
+
+def check_ids(input_ids: Any) -> None:
+    """Raises ValueError for what is no (B, T) tensor of whole numbers."""
+    if not isinstance(input_ids, Tensor):
+        kind = type(input_ids).__name__
+        raise ValueError(f"input_ids: a tensor is needed, not a {kind} (return_tensors='pt')")
+    if input_ids.ndim != 2:
+        raise ValueError(f"input_ids: shape {tuple(input_ids.shape)} is not (rows, tokens)")
+    if input_ids.is_floating_point() or input_ids.is_complex():
+        raise ValueError(f"input_ids: token ids are whole numbers, not {input_ids.dtype}")
+
+
+def check_prompt(input_ids: Any) -> None:
+    """Raises ValueError for what `generate` cannot continue; None: the model begins itself."""
+    if input_ids is None:
+        return
+    check_ids(input_ids)
+    if input_ids.shape[0] == 0:
+        raise ValueError("input_ids: no rows")
+    if input_ids.shape[1] == 0:
+        raise ValueError("input_ids: an empty text; without input_ids the model begins itself")
 
 
 def _tokens_in(input_ids: Int64[Tensor, "B T"], mask: Tensor | None) -> Bool[Tensor, "B T"]:

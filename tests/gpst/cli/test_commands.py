@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from gpst.cli.commands import main
+from gpst.export.huggingface import open_model
 
 
 def run(capsys, *argv):
@@ -46,6 +47,28 @@ def test_a_line_of_another_encoding_is_named(exported, monkeypatch, capsys):
     code, out, err = run(capsys, "parse", "--model", exported, "--format", "bracket", "-")
     assert (code, err) == (3, "parse: line 1 is left out: it is not UTF-8 text\n")
     assert out.startswith("\n(")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_bytes_that_are_no_utf8_cost_their_line(exported, tmp_path, monkeypatch, capsys, errors):
+    """The same of a file and of standard input, however far into it they stand."""
+    good = b"They did!\n"
+    data = good * 1000 + b"Caf\xe9.\n" + good
+    (tmp_path / "latin.txt").write_bytes(data)
+    fails = "line 1001"
+    for path in (tmp_path / "latin.txt", "-"):
+        stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors=errors)
+        monkeypatch.setattr("sys.stdin", stdin)
+        common = ("parse", "--model", exported, "--format", "bracket")
+        code, out, err = run(capsys, *common, path)
+        assert (code, err) == (3, f"parse: {fails} is left out: it is not UTF-8 text\n")
+        lines = out.splitlines()
+        assert (len(lines), lines[1000], lines[1001]) == (1002, "", lines[0])
+        stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors=errors)
+        monkeypatch.setattr("sys.stdin", stdin)
+        code, out, err = run(capsys, *common, "--on-error", "stop", path)
+        assert (code, err) == (3, f"parse: {fails}: it is not UTF-8 text\n")
+        assert out.splitlines() == lines[:1000]
 
 
 def test_what_is_unfit_is_named_and_the_rest_is_done(exported, tmp_path, capsys):
@@ -185,6 +208,18 @@ def test_bad_options_are_one_line(exported, capsys, argv, message):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert message in err
+
+
+def test_what_ends_a_text_early_is_said(exported, capsys):
+    limit = open_model(exported).config.max_context_tokens
+    common = ("generate", "--model", exported, "--max-new-tokens")
+    code, _, err = run(capsys, *common, 2 * limit, "--temperature", 0)
+    said = f"generate: the text ends where the model's context does, at {limit} tokens\n"
+    assert (code, err) == (0, said)
+    assert run(capsys, *common, 3)[2] == ""
+    code, _, err = run(capsys, *common, 3, "--search", "--beam", 1, "--samples", 5)
+    said = "generate: --samples 5: the search has found 1; a larger --beam finds more\n"
+    assert (code, err) == (0, said)
 
 
 @pytest.mark.parametrize("command", ["parse", "generate", "surprisal"])

@@ -18,6 +18,7 @@ from gpst.export.errors import ModelFolderError
 from gpst.export.huggingface import core_config, export, open_model
 from gpst.model.classifier import Classifier, split_classifier
 from gpst.model.losses import total_loss
+from gpst.search.sampling import Sampling
 
 gpst.integrations.transformers.register()
 ROWS = [[[5, 9, 17], [200, 3]], [[7, 8, 40, 41, 42]]]
@@ -194,6 +195,41 @@ def test_faults_are_named(tmp_path, make_export, tokenizer_folder):
         export(tmp_path / "s", small, model.state_dict(), tokenizer_folder, 0)
     with pytest.raises(ModelFolderError, match="no tokenizer"):
         export(tmp_path / "s", small, model.state_dict(), tmp_path, 0)
+
+
+@pytest.mark.parametrize("kind", ["gpst", "gpt2"])
+def test_weights_of_a_run_that_has_diverged_are_refused(tmp_path, make_export, kind):
+    from safetensors.torch import load_file, save_file
+
+    make_export(tmp_path / "m", kind)
+    opened = open_model(tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in weights if name.endswith("embedding.weight") or "wte" in name)
+    weights[name][7, 3] = torch.inf
+    save_file(weights, file, {"format": "pt"})
+    message = r"holds numbers that are not finite \(nan or inf\): the training has diverged"
+    with pytest.raises(ModelFolderError, match=message):
+        opened.model()
+    broken = {"embedding.weight": weights[name]}
+    with pytest.raises(ModelFolderError, match=f"^the model: embedding.weight {message}"):
+        export(tmp_path / "new", opened.config, broken, tmp_path / "m", 0)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_search_among_what_is_no_number_ends(tmp_path, make_export):
+    model = make_export(tmp_path)
+    with torch.no_grad():
+        model.embedding.weight[7] = torch.nan
+    lm = GPST(model, open_model(tmp_path).codec(), [], None)
+    for work in (
+        lambda: lm.surprisal("The old man sailed."),
+        lambda: lm.parse("The old man sailed.", "left-to-right"),
+        lambda: lm.generate("The old", sampling=Sampling()),
+        lambda: lm.generate("The old"),
+    ):
+        with pytest.raises(ValueError, match=r"probabilities are not numbers \(nan\)"):
+            work()
 
 
 def test_importing_gpst_is_light(exported):

@@ -54,6 +54,48 @@ def test_adapters_train_merge_save_and_load(folder, inputs, tmp_path):
     assert write(merged, **inputs, max_new_tokens=3).tolist() == greedy
 
 
+TOKEN = {"gpst.embedding": [5]}
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        ({"target_modules": ["gpst.embedding"]}, False),
+        ({"target_modules": [], "target_parameters": ["gpst.embedding.weight"]}, False),
+        ({"target_modules": ["gpst.parser.embedding"]}, True),
+        ({"target_modules": ["query_key_value"], "modules_to_save": ["gpst.embedding"]}, True),
+        (
+            {
+                "target_modules": ["query_key_value"],
+                "trainable_token_indices": TOKEN,
+            },
+            True,
+        ),
+    ],
+)
+def test_adapters_on_the_tied_embedding(make_export, tmp_path, options, trained):
+    """Merged, one on the embedding would be in the prediction heads; before, it is not."""
+    peft = pytest.importorskip("peft")
+    make_export(tmp_path)
+    ids = AutoTokenizer.from_pretrained(tmp_path)(TEXTS[1], return_tensors="pt").input_ids
+    adapted = peft.get_peft_model(
+        load(tmp_path), peft.LoraConfig(r=2, task_type="CAUSAL_LM", **options)
+    ).train()
+    if not trained:
+        with pytest.raises(ValueError, match=r"an adapter on gpst\.embedding is not supported"):
+            adapted(ids, labels=ids)
+        return
+    optimizer = torch.optim.Adam((p for p in adapted.parameters() if p.requires_grad), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        adapted(ids, labels=ids).loss.backward()
+        optimizer.step()
+    adapted.eval()
+    with torch.no_grad():
+        expected = adapted(ids).logits
+        assert torch.allclose(adapted.merge_and_unload()(ids).logits, expected, atol=1e-4)
+
+
 ONE_SPLIT = CompositionConfig(dim=8, num_heads=2, ffn_dim=16, num_layers=1, score_dim=8, window=1)
 
 

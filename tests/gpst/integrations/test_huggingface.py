@@ -26,6 +26,25 @@ def test_a_model_of_a_half_type_starts_from_its_configuration(folder, dtype):
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"num_token_layers": 3, "n_layer": 3}, {"vocab_size": 400}, {"hidden_dim": 32, "n_embd": 32}],
+    ids=["a layer more", "more tokens", "another width"],
+)
+def test_what_a_folder_lacks_is_initialised(folder, changed):
+    known = AutoConfig.from_pretrained(folder, trust_remote_code=True).to_dict()
+    changed = {name: value for name, value in changed.items() if name in known}
+    model = load(folder, ignore_mismatched_sizes=True, **changed)
+    for name, weight in model.named_parameters():
+        assert weight.isfinite().all(), name
+        assert weight.abs().max() < 10, name
+        if weight.ndim > 1:
+            assert weight.std() > 0, name
+    if is_gpst(model) and "num_token_layers" in changed:  # what is there is kept
+        kept = open_model(folder).weights()["embedding.weight"]
+        assert torch.equal(model.gpst.embedding.weight, kept)
+
+
 def test_saved_in_pieces_and_loaded(model, tokenizer, inputs, tmp_path):
     model.save_pretrained(tmp_path / "again", max_shard_size="20KB")
     tokenizer.save_pretrained(tmp_path / "again")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GenerationConfig, pipeline
+from transformers import AutoTokenizer, DynamicCache, GenerationConfig, pipeline
 from transformers.generation.streamers import BaseStreamer
 from transformers_models import TEXTS, is_gpst, load, write
 
@@ -135,10 +135,36 @@ def test_what_generation_cannot_do_is_one_line(folder, tokenizer):
         pytest.skip("GPST's own lines")
     given = tokenizer("The old man", return_tensors="pt")
     for seed in (2**64, -(2**63) - 1):
-        with pytest.raises(ValueError, match=rf"seed: {seed} is not allowed; it must be from"):
+        with pytest.raises(ValueError, match=rf"seed: {seed} is not allowed; it must be a whole"):
             model.generate(**given, seed=seed)
     assert model.generate(**given, seed=2**64 - 1, do_sample=True, max_new_tokens=1).shape == (1, 4)
     with pytest.raises(ValueError, match="guidance_scale is not supported by GPST: it reads"):
         model.generate(**given, guidance_scale=1.5, max_new_tokens=2)
-    with pytest.raises(ValueError, match="input_ids: an empty text"):
-        model.generate(**tokenizer("", return_tensors="pt"), max_new_tokens=2)
+    with pytest.raises(ValueError, match="seed: 'a' is not allowed"):
+        model.generate(**given, seed="a")
+    with pytest.raises(ValueError, match=r"beam: 2\.5 is not allowed"):
+        model.generate(**given, beam=2.5, max_new_tokens=2)
+    with pytest.raises(ValueError, match="past_key_values is not supported by GPST: a search"):
+        model.generate(**given, past_key_values=DynamicCache(), max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (torch.zeros(1, 0, dtype=torch.int64), "an empty text"),
+        (torch.zeros(0, 3, dtype=torch.int64), "no rows"),
+        (torch.zeros(3, dtype=torch.int64), r"shape \(3,\) is not \(rows, tokens\)"),
+        (torch.zeros(1, 3), "token ids are whole numbers, not torch.float32"),
+        ([[5, 6]], "a tensor is needed, not a list"),
+        ("text", "a tensor is needed, not a str"),
+    ],
+)
+def test_what_are_no_token_ids_is_one_line(folder, wrong, said):
+    model = load(folder)
+    if not is_gpst(model):
+        pytest.skip("GPST's own lines")
+    with pytest.raises(ValueError, match=f"^input_ids: {said}"):
+        model.generate(wrong, max_new_tokens=2)
+    if said not in ("an empty text", "no rows"):
+        with pytest.raises(ValueError, match=f"^input_ids: {said}"):
+            model(wrong)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 DEMO = Path(__file__).parents[3] / "launch" / "demo_model" / "gpst"
 # The harness and what it imports are not as clean as this project.
@@ -94,6 +95,23 @@ def test_what_is_written_greedily_is_greedy(model):
     )
     assert greedy.most_probable[-3:].all()
     assert not_greedy.most_probable[-3:].tolist()[:2] == [True, False]
+
+
+def test_samples_of_one_request_differ_and_can_be_drawn_again(model):
+    options = {"until": [], "max_gen_toks": 8, "do_sample": True}
+    given = requests("generate_until", *[("The man", options)] * 3)
+    torch.manual_seed(0)
+    written = model.generate_until(given, True)
+    assert len(set(written)) > 1
+    torch.manual_seed(0)
+    assert model.generate_until(given, True) == written
+
+
+def test_more_tokens_than_a_context_has_are_said_to_be_too_many(model, capsys):
+    given = ("The man", {"until": [], "max_gen_toks": model.limit + 7})
+    model.generate_until(requests("generate_until", given, given), True)
+    said = f"max_gen_toks {model.limit + 7}: the model takes {model.limit} tokens in all"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_long_texts(model):

@@ -1,5 +1,7 @@
 """Draws against the probabilities that temperature, top_k and top_p leave, worked out by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -28,9 +30,17 @@ def shares(sampling: Sampling) -> list[float]:
         ({"temperature": 1.0, "top_p": 0.5}, [0.0, 1.0, 0.0]),
         ({"temperature": 1.0, "top_p": 0.95}, [0.1, 0.6, 0.3]),
         ({"temperature": 0.0}, [0.0, 1.0, 0.0]),
+        ({"temperature": 1e-20}, [0.0, 1.0, 0.0]),
+        ({"temperature": 1e-320}, [0.0, 1.0, 0.0]),
     ],
 )
 def test_tokens_are_drawn_as_often_as_they_should(values, expected):
     found = shares(Sampling(**values))
     assert found == pytest.approx(expected, abs=0.012)  # three deviations of 20,000 draws
     assert [share == 0 for share in found] == [share == 0 for share in expected]
+
+
+@pytest.mark.parametrize("temperature", [-0.1, math.nan, math.inf])
+def test_temperatures_that_are_none(temperature):
+    with pytest.raises(ValueError, match=f"temperature: {temperature} is not allowed"):
+        Sampling(temperature=temperature)
