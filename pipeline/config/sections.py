@@ -162,7 +162,7 @@ class EngineConfig:
     Transformer blocks."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the forward and backward passes; master weights are fp32. fp16 scales the loss
-    and needs a GPU."""
+    and needs a GPU. There fp32 rounds the factors of products to TF32 (10 bits)."""
     checkpointing: tuple[Literal["composition", "generator"], ...] = ()
     """Parts that recompute their activations in backward: less memory, more time."""
     offload_optimizer: bool = False

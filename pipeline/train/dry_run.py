@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_prep.format.manifest import Manifest, TokenizerRecord
@@ -165,16 +165,33 @@ class DryRun:
             )
             return f"does not fit ({in_words(device.usable)} are usable): {cure}{host}"
         most = fitting[-1]
-        return (
+        fastest = ", is the fastest" if device.type == "cuda" else ""
+        words = (
             f"fits, {in_words(device.usable - memory.total)} to spare; the largest that fits, "
-            f"{most} contexts ({most} x {per_rank // most} accumulated x {ranks}), is the fastest "
-            f"on a GPU: train.micro_batch_contexts_per_rank={most}{host}"
+            f"{most} contexts ({most} x {per_rank // most} accumulated x {ranks}){fastest}: "
+            f"train.micro_batch_contexts_per_rank={most}{host}"
         )
+        if self.config.engine.checkpointing and self._fits(
+            size, ranks, stage, shape.micro_batch, device, checkpointing=()
+        ):
+            words += "\nengine.checkpointing=[] fits, too: nothing is recomputed, which is faster"
+        return words
 
-    def _fits(self, size: ModelSize, ranks: int, stage: int, contexts: int, device: Device) -> bool:
+    def _fits(
+        self,
+        size: ModelSize,
+        ranks: int,
+        stage: int,
+        contexts: int,
+        device: Device,
+        checkpointing: tuple[str, ...] | None = None,
+    ) -> bool:
+        """Args: checkpointing: instead of the configuration's."""
+        config = self.config
+        if checkpointing is not None:
+            config = replace(config, engine=replace(config.engine, checkpointing=checkpointing))
         batch = self._micro_batch(contexts)
-        memory = rank_memory(self.config, size, ranks, stage, batch, device.type)
-        return memory.total <= device.usable
+        return rank_memory(config, size, ranks, stage, batch, device.type).total <= device.usable
 
     def _not_ready(self) -> list[str]:
         vocab_size = self.config.model.vocab_size

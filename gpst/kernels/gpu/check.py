@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpst.kernels.gpu import pair, segments
+from gpst.kernels.gpu.cross_entropy import vocabulary_pass
 
 _TOLERANCE = 1e-3
 
@@ -38,6 +39,7 @@ def disagreement(device: torch.device) -> str:
         expected,
     )
     pairs |= _segments(random(7, 24), random(7), random(3, 24), device)
+    pairs |= _vocabulary(random(5, 24), random(300, 24) * 0.1)
     for name, (ours, theirs) in pairs.items():
         error = (ours.float() - theirs.float()).abs().max().item()
         if not error < _TOLERANCE:
@@ -62,3 +64,19 @@ def _segments(
     grad_scores, _ = segments.segment_mix_backward(vectors, mixed.weights, offsets, gradient)
     (grad_leaf,) = torch.autograd.grad(expected, leaf, gradient)
     return {"segments": (mixed.values, expected), "segments backward": (grad_scores, grad_leaf)}
+
+
+def _vocabulary(features: Tensor, embedding: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    targets = torch.arange(len(features), device=features.device) * 7
+    loss, grad_features, grad_embedding = vocabulary_pass(features, embedding, targets, 3, True)
+    assert grad_features is not None
+    assert grad_embedding is not None
+    features.requires_grad_()
+    embedding.requires_grad_()
+    expected = torch.nn.functional.cross_entropy(features @ embedding.T, targets, reduction="sum")
+    gradients = torch.autograd.grad(expected, (features, embedding))
+    return {
+        "loss of the vocabulary": (loss, expected),
+        "gradient of features": (grad_features, gradients[0]),
+        "gradient of the embedding": (grad_embedding, gradients[1]),
+    }

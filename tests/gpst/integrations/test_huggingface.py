@@ -235,7 +235,9 @@ def test_what_needs_the_core_models_own_forward_is_refused(make_export, tmp_path
     with pytest.raises(ValueError, match="neftune_noise_alpha"):
         model(ids, labels=ids)
     pytest.importorskip("accelerate")
-    model = load(tmp_path, device_map={"": "disk"}, offload_folder=str(tmp_path / "offloaded"))
+    places = {name: "cpu" for name, _ in model.gpst.named_children()} | {"embedding": "disk"}
+    places = {f"gpst.{name}": place for name, place in places.items()}
+    model = load(tmp_path, device_map=places, offload_folder=str(tmp_path / "offloaded"))
     with pytest.raises(ValueError, match="the weights are offloaded to the disk or the CPU, and"):
         model(ids)
 

@@ -120,3 +120,21 @@ def test_the_gpt2_baseline_waits_for_nothing(batch, dtype, checkpointing):
         loss = total_loss(model(moved).losses, batch.counts)
         loss.backward()
     assert torch.isfinite(loss).item()
+
+
+def test_deterministic_steps_have_the_same_bits(batch):
+    """`engine.deterministic`."""
+    gpu = pytest.importorskip("pipeline.engine.gpu")
+    from pipeline.config.sections import EngineConfig
+
+    def gradients() -> list[torch.Tensor]:
+        model = make_model(torch.bfloat16)
+        step(model, batch.to("cuda"))
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    try:
+        gpu.settle_arithmetic(EngineConfig(deterministic=True), torch.device("cuda"))
+        first, second = gradients(), gradients()
+    finally:
+        gpu.settle_arithmetic(EngineConfig(), torch.device("cuda"))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -220,7 +220,22 @@ def test_the_plan_of_gpst_small_on_8_a100(tmp_path, monkeypatch):
     assert gradients == pytest.approx(6 * size.parameters / GIB, abs=0.01)
     assert optimizer == pytest.approx(12 * size.parameters / 8 / GIB, abs=0.01)
     assert total == pytest.approx(weights + gradients + optimizer + activations, abs=0.03)
-    assert "is the fastest on a GPU: train.micro_batch_contexts_per_rank=32" in text
+    assert ", is the fastest: train.micro_batch_contexts_per_rank=32" in text
+    assert "engine.checkpointing=[]" not in text
+
+
+def test_recomputation_that_is_not_needed_is_said_to_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = REPOSITORY / "configs" / "run" / "gpst_medium_openwebtext.yaml"
+    needless = "engine.checkpointing=[] fits, too"
+    recomputing = "engine.checkpointing=[composition]"
+    for contexts, fits in ((16, True), (48, False)):
+        sizes = {"global_batch_contexts": 384, "micro_batch_contexts_per_rank": contexts}
+        settings = [f"train.{name}={number}" for name, number in sizes.items()]
+        config = load_config(path, [recomputing, *settings])
+        text = check_dry_run(config, 8).describe().split("memory on 8 x A100")[1]
+        assert "fits, " in text
+        assert (needless in text) == fits
 
 
 def test_what_does_not_fit_says_what_would(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from data_prep.format.shard import open_dataset
+from gpst.batch import ContextBatch
 from pipeline.config.batch_shape import BatchShape
 from pipeline.data.prefetch import BatchReader, Prefetcher
 from pipeline.data.source import ContextSource
@@ -92,3 +93,17 @@ def test_no_thread_is_left(reader):
     batches.close()
     batches.close()
     assert threading.active_count() == before
+
+
+def test_the_thread_goes_to_the_gpu_that_it_pins_for(reader, monkeypatch):
+    """A thread begins on GPU 0, whoever started it."""
+    chosen = []
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_device",
+        lambda gpu: chosen.append((str(gpu), threading.current_thread().name)),
+    )
+    monkeypatch.setattr(ContextBatch, "pin_memory", lambda batch: (chosen, batch))
+    with Prefetcher(reader, 3, 4, ahead=1, gpu=torch.device("cuda", 2)) as batches:
+        seen, _ = batches.read(3, 0)
+    assert seen == [("cuda:2", "prefetch")]

@@ -42,7 +42,8 @@ def gpus(monkeypatch):
     """gpus(visible, local rank, others' rank on the GPU) -> (device, LOCAL_RANK)."""
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     gpu = SimpleNamespace(uuid="a-b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: gpu)
 
@@ -52,6 +53,7 @@ def gpus(monkeypatch):
         placement = Placement(local_rank, 4, local_rank, 4, "127.0.0.1", 1, SLURM)
         store = store or distributed.HashStore()
         device = world._device(SimpleNamespace(placement=placement, store=store))  # type: ignore[arg-type]
+        assert current.pop() == device.index  # kernels go to the current one
         return str(device), os.environ["LOCAL_RANK"]
 
     return take
@@ -82,3 +84,29 @@ def test_every_process_group_has_the_limit_of_the_run(monkeypatch):
         for group in (distributed.group.WORLD, later):
             backend = group._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
             assert backend.options._timeout == timedelta(minutes=2.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, None),  # the older name, as it was set
+    ],
+)
+def test_memory_of_a_gpu_does_not_fragment(monkeypatch, given, expected):
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # set back afterwards
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    threads = torch.get_num_threads()
+    try:
+        world.settle_environment(Placement(0, 1, 0, 1, "127.0.0.1", 1, SLURM))
+        assert os.environ.get("PYTORCH_ALLOC_CONF") == expected
+    finally:
+        torch.set_num_threads(threads)
+        if "PYTORCH_ALLOC_CONF" not in given:
+            os.environ.pop("PYTORCH_ALLOC_CONF", None)

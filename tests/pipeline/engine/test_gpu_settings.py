@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pipeline.config.sections import EngineConfig
+from pipeline.engine import engine
 from pipeline.engine.gpu import settle_arithmetic
 
 
@@ -39,3 +41,15 @@ def test_sums_in_one_order_where_the_config_says_so() -> None:
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     settle_arithmetic(EngineConfig(), torch.device("cuda"))
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_an_engine_settles_them_before_deepspeed_starts(monkeypatch) -> None:
+    def settle(*given: object) -> None:
+        raise InterruptedError(*given)
+
+    monkeypatch.setattr(engine, "settle_arithmetic", settle)
+    config = SimpleNamespace(engine=EngineConfig(precision="bf16"))
+    world = SimpleNamespace(device=torch.device("cpu"))
+    with pytest.raises(InterruptedError) as given:
+        engine.create_engine(torch.nn.Linear(1, 1), config, None, world)  # type: ignore[arg-type]
+    assert given.value.args == (config.engine, world.device)
