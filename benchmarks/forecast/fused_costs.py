@@ -1,4 +1,4 @@
-"""What the kernels of whole levels cost, from their arguments.
+"""What the kernels of whole levels and of the vocabulary's loss cost, from their arguments.
 
 The sizes of their tiles are on the GPU; the forecast reads them where the host sent them from.
 """
@@ -80,7 +80,7 @@ def _walk(a: dict[str, Any], routes: int) -> Cost:
     tiles = -(-pairs // a["PAIRS"])
     programs = [slice(first, last) for first, last in pairwise(starts)]
     longest = max(programs, key=lambda steps_of: int(tiles[steps_of].sum()))
-    most = tuple(int(numbers[longest].sum()) for numbers in (pairs, tiles, cells))
+    most = int(pairs[longest].sum()), int(tiles[longest].sum()), int(cells[longest].sum())
     return _Work(a, routes).cost(a, int(pairs.sum()), int(tiles.sum()), most)
 
 
@@ -103,6 +103,15 @@ def _levels(a: dict[str, Any], grid: tuple[int, ...]) -> Cost:
     return Cost(1, int(cells.sum()) * 64, chain_steps=steps)
 
 
+def _cross_entropy(a: dict[str, Any], grid: tuple[int, ...]) -> Cost:
+    """The logits are read; for their gradient once more, and written. A loss and a target a row."""
+    logits = a["logits"]
+    passes = 3 if a["GRADIENT"] else 1
+    row = a["targets"].element_size() + a["losses"].element_size()
+    traffic = passes * logits.numel() * logits.element_size() + grid[0] * row
+    return Cost(1, traffic, 20.0 * logits.numel())
+
+
 COSTS = {
     "pairs_forward": lambda a, _: _level(a, 0),
     "pairs_backward": lambda a, _: _level(a, a["routes"]),
@@ -114,5 +123,6 @@ COSTS = {
     "_mark": _levels,
     "_likelihood": _levels,
     "_likelihood_backward": _levels,
+    "_cross_entropy": _cross_entropy,
 }
 """By a kernel's name."""

@@ -12,19 +12,24 @@ from gpst.batch import ContextBatch
 from gpst.config import ModelConfig
 from gpst.model.build import build_model
 from gpst.model.losses import total_loss
+from pipeline.config.sections import EngineConfig
+from pipeline.engine.gpu import settle_arithmetic
 
 
 def measured_ms(config: ModelConfig, contexts: list[list[int]], device: str, repeat: int) -> float:
     """Milliseconds of a micro-batch forward and backward with bf16 weights: the median of `repeat`
     after two that are not counted.
 
-    The trees are those of a parser that has learnt nothing.
+    The trees are those of a parser that has learnt nothing. PyTorch's switches become those of the
+    engine (`create_engine`).
     """
+    on_gpu = device == "cuda"
+    settle_arithmetic(EngineConfig(precision="bf16" if on_gpu else "fp32"), torch.device(device))
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    dtype = torch.bfloat16 if on_gpu else torch.float32
     model = build_model(config).to(device, dtype).train()
     batch = batch_of(contexts)
-    if device == "cuda":
+    if on_gpu:
         batch = batch.pin_memory()
     times = []
     for _ in range(repeat + 2):

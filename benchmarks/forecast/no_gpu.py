@@ -2,10 +2,10 @@
 
     python benchmarks/forecast/no_gpu.py --arch 80 90 --dims 64 --dtypes bfloat16 --pairs 1 33
 
-Calls every kernel of gpst/kernels/gpu as a GPU would be asked to, and prints a line of JSON for
-each compiled form: registers, bytes of local memory (what does not fit into registers is spilt
-there). Exit code 1 where a kernel does not compile or spills more than --spare. TRITON_INTERPRET
-must not be set.
+Calls the kernels of gpst/kernels/gpu (with --levels: all of them) as a GPU would be asked to, and
+prints a line of JSON for each compiled form: registers, bytes of local memory (what does not fit
+into registers is spilt there). Exit code 1 where a kernel does not compile or spills more than
+--spare. TRITON_INTERPRET must not be set.
 """
 
 from __future__ import annotations
@@ -136,6 +136,17 @@ def exercise(dim: int, dtype: torch.dtype, num_pairs: int) -> None:
         )
 
 
+def exercise_loss(dtype: torch.dtype) -> None:
+    """Calls the vocabulary's loss, with and without gradient: in one block, in part of one, in
+    many."""
+    from gpst.kernels.gpu.cross_entropy import cross_entropy_
+
+    for vocab in (1, 300, 50257):
+        logits = torch.zeros(2, vocab, dtype=dtype)
+        for gradient in (False, True):
+            cross_entropy_(logits, torch.zeros(2, dtype=torch.int64), torch.zeros(2), gradient)
+
+
 def exercise_trees(num_sentences: int) -> None:
     """Calls the kernels of whole charts."""
     from gpst.kernels.gpu import trees
@@ -200,6 +211,8 @@ def main() -> None:
         driver = NoGPU(arch)
         triton.runtime.driver.set_active(driver)  # type: ignore[arg-type]
         exercise_trees(3)
+        for dtype in args.dtypes:
+            exercise_loss(getattr(torch, dtype))
         for dim in args.dims:
             for dtype in args.dtypes:
                 for num_pairs in args.pairs:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forecast import measuring
 from forecast.gpus import A100, Cost, seconds
+from forecast.kernels_written import cost_of_call
 from forecast.recording import GPU, recording
 from forecast.step import Forecast, forecast
 from forecast.text import batch_of, boundary_scores, real_contexts
 from stepping import load_model_config, partner
 
+from gpst.kernels.gpu.cross_entropy import _cross_entropy
+from pipeline.config.sections import EngineConfig
 from pipeline.cost.activations import activation_bytes
 
 HOME = Path(__file__).parents[2]
@@ -167,46 +167,30 @@ def test_the_batches_are_of_real_text() -> None:
         assert (np.diff(scores[end - length : end]) < 0).all()
 
 
-def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "benchmarks/gpu_forecast.py", "--contexts", "1", "--vocab-size", "64",
-         "--config", "configs/model/gpst_tiny.yaml"],
-        cwd=HOME, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {"kernels", "ratio_a100", "ratio_h100", "memory_ratio"} <= set(found)
-    assert found["host_waits"] == 1
-    assert found["host_waits_gpt2"] == 0
+@pytest.mark.parametrize(("gradient", "passes"), [(False, 1), (True, 3)])
+def test_the_loss_of_the_vocabulary_passes_over_its_logits(gradient: bool, passes: int) -> None:
+    """Its kernel reads them once, and for the gradient once more before it writes it."""
+    rows, vocab = 7, 300
+    values = torch.zeros(rows, vocab, dtype=torch.bfloat16), torch.zeros(rows, dtype=torch.int64)
+    arguments = (*values, torch.zeros(rows), vocab, 512, gradient)
+    named = dict(zip(_cross_entropy.arg_names, arguments, strict=True))
+    cost = cost_of_call("_cross_entropy", named, (rows,))
+    assert cost.launches == 1
+    assert cost.bytes == passes * 2 * rows * vocab + rows * (8 + 4)
 
 
-NO_GPU = [sys.executable, "benchmarks/forecast/no_gpu.py"]
-QUICK = ["--arch", "80", "--dims", "64", "--dtypes", "bfloat16", "--pairs", "1", "33"]
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_step_is_measured_with_the_engines_arithmetic(device: str, monkeypatch) -> None:
+    """Before there is a model: as `create_engine`, which has cuDNN's attention off on a GPU."""
+    settled = []
 
+    def build(config: object) -> None:
+        raise InterruptedError
 
-IN_TRAINING = ["--levels", "--pairs", "33", "--dims", "256", "--dtypes", "bfloat16"]
-ALL = ["--levels", "--spare", "320"]
-"""At other widths and in fp32 the kernels of whole levels spill: see docs/gpu_forecast.md."""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "archs"),
-    [
-        (QUICK, [80]),
-        pytest.param(IN_TRAINING, [80, 90], marks=pytest.mark.slow),
-        pytest.param(ALL, [80, 90], marks=pytest.mark.slow),
-    ],
-)
-def test_kernels_compile_for_gpus(arguments: list[str], archs: list[int]) -> None:
-    """Through Triton's own just-in-time path; a level of one pair once failed there."""
-    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environ["PYTHONPATH"] = f"{HOME}{os.pathsep}{HOME / 'benchmarks'}"
-    done = subprocess.run(
-        [*NO_GPU, *arguments], cwd=HOME, capture_output=True, text=True, env=environ
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    most = 320 if arguments is ALL else 16
-    assert all(line["local_bytes"] <= most for line in lines if "kernel" in line)
-    assert [line["arch"] for line in lines if "forms" in line] == archs
-    assert all(line["forms"] >= 10 and line["calls"] >= 28 for line in lines if "forms" in line)
+    monkeypatch.setattr(measuring, "settle_arithmetic", lambda *args: settled.append(args))
+    monkeypatch.setattr(measuring, "build_model", build)
+    config = load_model_config(str(HOME / "configs/model/gpst_tiny.yaml"), 64)
+    with pytest.raises(InterruptedError):
+        measuring.measured_ms(config, [[3, 2]], device, 1)
+    precision = "bf16" if device == "cuda" else "fp32"
+    assert settled == [(EngineConfig(precision=precision), torch.device(device))]
