@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -153,9 +154,13 @@ def generate_command(argv: Sequence[str], opener: Opener) -> int:
             ]
         except ValueError as error:
             parser.error(str(error))
+    if options.prompt == "-" and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     if "\0" in prompt:
         raise InputError("the prompt is no text: it holds a NUL character")
+    if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # as Python reads such bytes
+        raise InputError("the prompt is not UTF-8 text")
     prompt = prompt.removeprefix(BOM).strip() if options.prompt == "-" else prompt
     model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
 

@@ -8,6 +8,8 @@ place of the hypotheses.
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,23 @@ from gpst.search.history import History
 from gpst.search.nodes import Nodes
 from gpst.search.vocabulary import TokenScores, Vocabulary, numbers
 
+_LARGEST = 1_000_000
+"""Tables of hypotheses are made at once."""
+
+
+def checked_beam(beam: object) -> int:
+    """A number of hypotheses.
+
+    Raises:
+        ValueError: it is none.
+    """
+    whole = isinstance(beam, Integral) and not isinstance(beam, bool)
+    if not whole or not 1 <= int(beam) <= _LARGEST:  # type: ignore[arg-type]
+        raise ValueError(
+            f"beam: {beam} is not allowed; it must be a whole number from 1 to {_LARGEST:,}"
+        )
+    return int(beam)  # type: ignore[arg-type]
+
 
 class Beam:
     """See the module. All hypotheses start empty; the first of each context is the only live one.
@@ -31,7 +50,7 @@ class Beam:
     """
 
     def __init__(self, model: GPSTModel, num_contexts: int, beam: int):
-        self.model = model
+        self.model, beam = model, checked_beam(beam)
         weight = model.embedding.weight
         device = weight.device
 

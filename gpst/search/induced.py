@@ -15,6 +15,7 @@ from gpst.chart.decode import decode, trees_of
 from gpst.jit.compiled import interpreted
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
+from gpst.search.vocabulary import numbers
 from gpst.tree import Tree
 
 _INTERPRETED = 128
@@ -45,17 +46,17 @@ def inside_parse(
             constituent.
         atoms: whether the chart's cells may cross atoms; see gpst/chart/atoms.py.
     Raises:
-        ValueError: no sentence, or an empty one.
+        ValueError: no sentence, or an empty one; scores or vectors are not numbers.
     """
     device = model.embedding.weight.device
     nested = None if inside_word is None else [[boundaries] for boundaries in inside_word]
     batch = ContextBatch.from_sentences([[list(sentence)] for sentence in sentences], nested, atoms)
     batch = batch.to(device)
     with evaluating(model), interpreted(batch.num_tokens <= _INTERPRETED):
-        layout = model.layout(batch, model.parser(batch))
+        layout = model.layout(batch, numbers(model.parser(batch)))
         chart = model._inside(layout, model.embedding(batch.tokens), 1.0, False)
         induced = decode(layout, chart.scores)
-    vectors = chart.inside_ar.index_select(0, induced.nodes)
+    vectors = numbers(chart.inside_ar.index_select(0, induced.nodes))
     trees = trees_of(layout, induced)
     sizes = [2 * tree.num_tokens - 1 for tree in trees]
     return list(map(InsideParse, trees, vectors.split(sizes)))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpst.model.gpst import GPSTModel
 from gpst.model.modes import evaluating
-from gpst.search.beam import Beam
+from gpst.search.beam import Beam, checked_beam
 from gpst.search.candidates import COMP, Ahead, Reading
 from gpst.search.constraints import Context, InsideWord, TextTables
 from gpst.search.next_tokens import NextTokens
@@ -110,8 +110,6 @@ def search_text(
     Raises:
         ValueError: an empty context or one longer than max_context_tokens; beam below 1.
     """
-    if beam < 1:
-        raise ValueError(f"beam: {beam} is not allowed; it must be at least 1")
     with evaluating(model):
         search = _TextSearch(model, contexts, beam, inside_word)
         prefixes = search.run(True, on_prefix) if sync else search.run_by_action()
@@ -140,8 +138,8 @@ class _TextSearch:
     ):
         device = model.embedding.weight.device
         self.tables = TextTables.of(contexts, inside_word, model.config.max_context_tokens, device)
-        self.size = beam
-        self.beam = Beam(model, len(contexts), beam)
+        self.size = checked_beam(beam)
+        self.beam = Beam(model, len(contexts), self.size)
         judged = model.config.hidden_dim >= _JUDGED_DIM
         self._expected = Expected(len(contexts)) if judged else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int64
@@ -39,7 +40,7 @@ class Sampling:
 
 def check_seed(seed: int) -> None:
     """Raises ValueError for what torch's generators do not take."""
-    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+    if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
         raise ValueError(
             f"seed: {seed!r} is not allowed; it must be a whole number from -2**63 to 2**64 - 1"
         )

@@ -40,15 +40,15 @@ def _sizes(vocab_size: int) -> list[int]:
 
 
 def numbers(scores: Tensor) -> Tensor:
-    """The scores; a search among what is no number would not end.
+    """The scores; of what is no number there is no best, and a search would not end.
 
     Raises:
         ValueError: one is not a number.
     """
     if bool(scores.isnan().any()):
         raise ValueError(
-            "the model's probabilities are not numbers (nan): its weights have diverged, or are "
-            "too large for this precision"
+            "the model's scores are not numbers (nan): its weights have diverged, or are too large "
+            "for this precision"
         )
     return scores
 

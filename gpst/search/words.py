@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gpst.layers.transformer import at_least_fp32
 from gpst.model.gpst import GPSTModel
-from gpst.search.beam import Beam
+from gpst.search.beam import Beam, checked_beam
 from gpst.search.candidates import Candidates
 
 GOES_ON, ENDS, OPEN = 0, 1, 2
@@ -64,12 +64,11 @@ class WordSearch:
         final_tokens: Collection[int] = (),
         sentence_beam: int = 1,
     ):
-        for name, value in (("beam", beam), ("sentence_beam", sentence_beam)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: {value!r} is not allowed; a whole number from 1 on is")
+        if sentence_beam < 1:
+            raise ValueError(f"sentence_beam: {sentence_beam} is not allowed; at least 1 is")
         weight = model.embedding.weight
-        self.model, self.size, self.sentence_beam = model, beam, sentence_beam
-        self.beam = Beam(model, num_contexts, beam)
+        self.model, self.size, self.sentence_beam = model, checked_beam(beam), sentence_beam
+        self.beam = Beam(model, num_contexts, self.size)
         self.words: Int64[Tensor, "C"] = torch.zeros_like(self.beam.top[:, 0])
         """Tokens written."""
         self.last_token = torch.full_like(self.words, -1)

@@ -74,7 +74,10 @@ def finish_publishing(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed process left: unfinished, replaced and half-removed checkpoints."""
+    """Removes what a killed process left: unfinished, replaced and half-removed checkpoints, and
+    files that had not got their names yet (data_prep/files.py)."""
     for path in folder.glob(".*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
+        elif path.suffix == ".tmp":
+            path.unlink(missing_ok=True)

@@ -89,5 +89,5 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
         return
     check_seed(seed)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.manual_seed(int(seed))
         yield

@@ -241,7 +241,8 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: an empty text, or what cannot be done.
         """
-        check_prompt(args[0] if args else kwargs.get("inputs", kwargs.get("input_ids")))
+        prompt = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        check_prompt(prompt, kwargs.get("attention_mask"))
         refuse({"past_key_values": kwargs.get("past_key_values")})
         with seeded(seed, self.device):
             return super().generate(*args, **kwargs)  # type: ignore[misc]

@@ -129,7 +129,7 @@ def check_ids(input_ids: Any) -> None:
         raise ValueError(f"input_ids: token ids are whole numbers, not {input_ids.dtype}")
 
 
-def check_prompt(input_ids: Any) -> None:
+def check_prompt(input_ids: Any, mask: Any) -> None:
     """Raises ValueError for what `generate` cannot continue; None: the model begins itself."""
     if input_ids is None:
         return
@@ -138,16 +138,14 @@ def check_prompt(input_ids: Any) -> None:
         raise ValueError("input_ids: no rows")
     if input_ids.shape[1] == 0:
         raise ValueError("input_ids: an empty text; without input_ids the model begins itself")
+    if mask is not None:
+        _check_mask(mask, input_ids)
 
 
 def _tokens_in(input_ids: Int64[Tensor, "B T"], mask: Tensor | None) -> Bool[Tensor, "B T"]:
     if mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
-    if mask.shape != input_ids.shape:
-        raise ValueError(
-            f"attention_mask: shape {tuple(mask.shape)} is not that of input_ids, "
-            f"{tuple(input_ids.shape)}; masks of more dimensions are not supported"
-        )
+    _check_mask(mask, input_ids)
     mask = mask.to(input_ids.device)
     if not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError("attention_mask: values must be 1 for tokens and 0 for padding")
@@ -160,6 +158,14 @@ def _tokens_in(input_ids: Int64[Tensor, "B T"], mask: Tensor | None) -> Bool[Ten
             "pad on the left"
         )
     return inside
+
+
+def _check_mask(mask: Any, input_ids: Tensor) -> None:
+    if mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask: shape {tuple(mask.shape)} is not that of input_ids, "
+            f"{tuple(input_ids.shape)}; masks of more dimensions are not supported"
+        )
 
 
 def refuse_rows(_: nn.Module, arguments: Any, options: dict[str, Any]) -> None:

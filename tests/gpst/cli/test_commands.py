@@ -210,6 +210,14 @@ def test_bad_options_are_one_line(exported, capsys, argv, message):
     assert message in err
 
 
+def test_a_prompt_of_another_encoding_is_named(exported, monkeypatch, capsys):
+    given = io.TextIOWrapper(io.BytesIO(b"Caf\xe9"), encoding="utf-8", errors="strict")
+    monkeypatch.setattr("sys.stdin", given)
+    for prompt in ("-", "Caf\udce9"):
+        code, out, err = run(capsys, "generate", "--model", exported, "--prompt", prompt)
+        assert (code, out, err) == (3, "", "generate: the prompt is not UTF-8 text\n")
+
+
 def test_what_ends_a_text_early_is_said(exported, capsys):
     limit = open_model(exported).config.max_context_tokens
     common = ("generate", "--model", exported, "--max-new-tokens")

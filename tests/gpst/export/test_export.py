@@ -228,8 +228,15 @@ def test_a_search_among_what_is_no_number_ends(tmp_path, make_export):
         lambda: lm.generate("The old", sampling=Sampling()),
         lambda: lm.generate("The old"),
     ):
-        with pytest.raises(ValueError, match=r"probabilities are not numbers \(nan\)"):
+        with pytest.raises(ValueError, match=r"scores are not numbers \(nan\)"):
             work()
+    for part in ("parser.embedding", "scaling"):  # of the trees, and of their vectors
+        other = make_export(tmp_path)
+        with torch.no_grad():
+            for weight in other.get_submodule(part).parameters():
+                weight.fill_(torch.nan)
+        with pytest.raises(ValueError, match=r"scores are not numbers \(nan\)"):
+            GPST(other, lm.codec, [], None).parse("The old man sailed.")
 
 
 def test_importing_gpst_is_light(exported):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, DynamicCache, GenerationConfig, pipeline
@@ -142,8 +143,15 @@ def test_what_generation_cannot_do_is_one_line(folder, tokenizer):
         model.generate(**given, guidance_scale=1.5, max_new_tokens=2)
     with pytest.raises(ValueError, match="seed: 'a' is not allowed"):
         model.generate(**given, seed="a")
-    with pytest.raises(ValueError, match=r"beam: 2\.5 is not allowed"):
-        model.generate(**given, beam=2.5, max_new_tokens=2)
+    for beam in (2.5, True, 0, 10**9):
+        with pytest.raises(ValueError, match=f"beam: {beam} is not allowed; it must be a whole"):
+            model.generate(**given, beam=beam, max_new_tokens=2)
+    options = {"beam": np.int64(4), "seed": np.int64(3), "do_sample": True, "max_new_tokens": 2}
+    assert model.generate(**given, **options).shape == (1, 5)
+    for shape in ((1, 2), (2, 3), (1, 5), (3,)):
+        mask = {"attention_mask": torch.ones(shape, dtype=torch.int64)}
+        with pytest.raises(ValueError, match=r"attention_mask: shape .* is not that of input_ids"):
+            model.generate(given.input_ids, **mask, max_new_tokens=2)
     with pytest.raises(ValueError, match="past_key_values is not supported by GPST: a search"):
         model.generate(**given, past_key_values=DynamicCache(), max_new_tokens=2)
 
