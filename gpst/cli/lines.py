@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _READ_BYTES = 1 << 16
-_LOOK_EVERY_S = 0.5
 
 
 class InputError(ValueError):
@@ -97,8 +96,6 @@ class Lines:
         rest, ended = "", False
         while lines or not ended:
             while not ended and (not lines or (len(lines) < self.most and _has_come(number))):
-                while not _has_come(number, _LOOK_EVERY_S):
-                    pass  # an interruption just before a read that blocks would wait for its end
                 data = os.read(number, _READ_BYTES)
                 ended = not data
                 *whole, rest = (rest + decoder.decode(data, final=ended)).split("\n")
@@ -165,6 +162,6 @@ def _is_file(stream: IO[Any]) -> bool:
         return True
 
 
-def _has_come(number: int, seconds: float = 0.0) -> bool:
-    """Whether reading would not wait, after at most so long."""
-    return bool(select.select([number], [], [], seconds)[0])
+def _has_come(number: int) -> bool:
+    """Whether reading would not wait."""
+    return bool(select.select([number], [], [], 0)[0])
