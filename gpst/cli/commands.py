@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from gpst.cli.arguments import (
     options_of,
     positive,
 )
-from gpst.cli.lines import BOM, InputError, Line, Lines, NoInputError
+from gpst.cli.lines import BOM, InputError, Line, Lines, NoInputError, standard_input
 from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
 from gpst.memory import allocation_failure
@@ -154,9 +153,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> int:
             ]
         except ValueError as error:
             parser.error(str(error))
-    if options.prompt == "-" and isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = standard_input().read() if options.prompt == "-" else options.prompt
     if "\0" in prompt:
         raise InputError("the prompt is no text: it holds a NUL character")
     if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # as Python reads such bytes

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _READ_BYTES = 1 << 16
+_UNDECODABLE = "surrogateescape"
+"""Bytes that are no UTF-8 make a line unfit, not the file."""
 
 
 class InputError(ValueError):
@@ -142,16 +144,19 @@ class Lines:
         return Line(number, text)
 
 
+def standard_input() -> TextIO:
+    """Standard input, in whose text surrogates stand for bytes that are no UTF-8."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors=_UNDECODABLE)
+    return sys.stdin
+
+
 @contextmanager
 def _opened(path: str) -> Iterator[TextIO]:
-    # Bytes that are no UTF-8 make a line unfit, not the file.
-    escaped = "surrogateescape"
     if path == "-":
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors=escaped)
-        yield sys.stdin
+        yield standard_input()
     else:
-        with open(path, encoding="utf-8", errors=escaped) as stream:
+        with open(path, encoding="utf-8", errors=_UNDECODABLE) as stream:
             yield stream
 
 

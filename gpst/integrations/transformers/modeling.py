@@ -38,16 +38,14 @@ _OF_GENERATE = (
 )  # fmt: skip
 """What `generate` hands to every step; its criteria for `stop_strings` use the tokenizer, and
 Seq2SeqTrainer leaves the labels of a batch."""
+not_compiled = torch.compiler.disable(
+    reason="the trees, and so the operations, are others in every batch; GPST brings its kernels"
+)
 
 
 def _has_values(parameter: nn.Parameter) -> bool:
     """Read from a checkpoint, or initialised: transformers' own mark."""
     return getattr(parameter, "_is_hf_initialized", False)
-
-
-not_compiled = torch.compiler.disable(
-    reason="the trees, and so the operations, are others in every batch; GPST brings its kernels"
-)
 
 
 @dataclass
