@@ -22,6 +22,8 @@ from data_prep.files import write_atomically
 from data_prep.sources.base import InputFile
 
 NAME = "input.jsonl.gz"
+ACCEPTED = "input_accepted.jsonl.gz"
+"""The input with the times that ``--input-changed accept`` took, so that it is asked for once."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Change:
         return self.first + (f" (and {self.count - 1} more)" if self.count > 1 else "")
 
 
-def write_record(folder: Path, files: Iterable[InputFile]) -> None:
+def write_record(folder: Path, files: Iterable[InputFile], name: str = NAME) -> None:
     """Writes the record; the same bytes for the same facts."""
     buffer = io.BytesIO()
     with (
@@ -67,25 +69,23 @@ def write_record(folder: Path, files: Iterable[InputFile]) -> None:
     ):
         for path, num_bytes, modified_ns, ends, _ in files:
             lines.write(json.dumps([path, num_bytes, modified_ns, ends.hex()]).encode() + b"\n")
-    write_atomically(folder / NAME, buffer.getvalue())
+    write_atomically(folder / name, buffer.getvalue())
 
 
-def _read_record(folder: Path) -> Iterator[InputFile]:
+def _read_record(path: Path) -> Iterator[InputFile]:
     try:
-        with gzip.open(folder / NAME, "rt", encoding="utf-8") as lines:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
             for line in lines:
                 path, num_bytes, modified_ns, ends = json.loads(line)
                 yield InputFile(path, num_bytes, modified_ns, bytes.fromhex(ends))
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(
-            f"{folder / NAME} cannot be read ({error}); choose another output"
-        ) from None
+        raise UsageError(f"{path} cannot be read ({error}); choose another output") from None
 
 
-def change_since(folder: Path, files: Iterable[InputFile]) -> Change | None:
-    """How the files differ from a folder's record, path by path; None when they do not."""
+def change_since(record: Path, files: Iterable[InputFile]) -> Change | None:
+    """How the files differ from those of a record, path by path; None when they do not."""
     change = Change()
-    old, new = _read_record(folder), iter(files)
+    old, new = _read_record(record), iter(files)
     was, now = next(old, None), next(new, None)
     while was or now:
         if now is None or (was is not None and was.path < now.path):
@@ -108,7 +108,7 @@ def check_unchanged(
 ) -> None:
     """Holds the input of a rerun against the record in a folder.
 
-    accept_times: input whose times of modification alone have changed is what it was.
+    accept_times: input whose times of modification alone have changed is what it was, from now on.
 
     Raises UsageError that names the first difference.
     """
@@ -119,8 +119,8 @@ def check_unchanged(
             file=sys.stderr,
         )
         return
-    change = change_since(folder, files)
-    if change is None or (change.times_only and accept_times):
+    change = change_since(folder / NAME, files)
+    if change is None or (change.times_only and _accepted(output, files, accept_times)):
         return
     cure = "choose another output, or remove it"
     if change.renamed:
@@ -128,6 +128,22 @@ def check_unchanged(
     if change.times_only:
         cure = f"if its text is the same, add --input-changed accept, else {cure}"
     raise UsageError(f"output {output} was built from other input: {change}; {cure}")
+
+
+def _accepted(output: Path, files: Iterable[InputFile], now: bool) -> bool:
+    """Whether these times are taken, now or before."""
+    if not now:
+        record = output / ACCEPTED
+        return record.exists() and change_since(record, files) is None
+    try:
+        write_record(output, files, ACCEPTED)
+    except OSError as error:
+        print(
+            f"warning: {output / ACCEPTED} cannot be written ({error.strerror}): give "
+            "--input-changed accept the next time, too",
+            file=sys.stderr,
+        )
+    return True
 
 
 def _compare(was: InputFile, now: InputFile, change: Change) -> None:

@@ -6,6 +6,7 @@ import codecs
 import io
 import os
 import select
+import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -96,17 +97,20 @@ class Lines:
         )
         lines: list[str] = []
         rest, ended = "", False
-        while lines or not ended:
-            while not ended and (not lines or (len(lines) < self.most and _has_come(number))):
-                data = os.read(number, _READ_BYTES)
-                ended = not data
-                *whole, rest = (rest + decoder.decode(data, final=ended)).split("\n")
-                lines += whole
-                if ended and rest:
-                    lines.append(rest)
-            if lines:
-                yield lines[: self.most]
-                lines = lines[self.most :]
+        with _signals_end_waits() as told:
+            while lines or not ended:
+                while not ended and (not lines or (len(lines) < self.most and _has_come(number))):
+                    while number not in select.select([number, *told], [], [])[0]:
+                        os.read(told[0], _READ_BYTES)  # a signal that ends nothing
+                    data = os.read(number, _READ_BYTES)
+                    ended = not data
+                    *whole, rest = (rest + decoder.decode(data, final=ended)).split("\n")
+                    lines += whole
+                    if ended and rest:
+                        lines.append(rest)
+                if lines:
+                    yield lines[: self.most]
+                    lines = lines[self.most :]
 
     def count(self) -> int | None:
         """The number of lines, where it can be known before they are read."""
@@ -165,6 +169,29 @@ def _is_file(stream: IO[Any]) -> bool:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except OSError:  # not of the system: a test's
         return True
+
+
+@contextmanager
+def _signals_end_waits() -> Iterator[list[int]]:
+    """What to wait for beside the input: a pipe into which each signal is written.
+
+    One that comes between Python's last look and the wait itself would else be heard after it,
+    which may be never.
+    """
+    try:
+        before = signal.set_wakeup_fd(-1)
+    except ValueError:  # not the main thread, which alone hears signals
+        yield []
+        return
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    try:
+        yield [told]
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(told)
+        os.close(tell)
 
 
 def _has_come(number: int) -> bool:

@@ -194,17 +194,24 @@ def test_a_stop_before_there_are_ranks_is_one_line(
 
 def test_ranks_that_outlive_deepspeed_are_waited_for(toy_config, tmp_path, environ, stand_in):
     """`pkill -f` or a batch system sends a signal to all processes: deepspeed ends at once."""
-    rank = "trap 'sleep 2; touch saved; exit' TERM; touch started; while :; do sleep 0.1; done"
+    saving = "while [ ! -e seen ]; do sleep 0.1; done; touch saved; exit"
+    rank = f"trap '{saving}' TERM; touch started; while :; do sleep 0.1; done"
     (tmp_path / "rank.sh").write_text(rank)
-    waiting = environ | stand_in("bash rank.sh --local_rank=0 & wait")
+    # As deepspeed does: it starts a launcher, which starts the rank.
+    waiting = environ | stand_in("(bash rank.sh --local_rank=0 & wait) & wait")
     with started(toy_config, tmp_path, waiting) as process:
         for pid in processes_of_session(process.pid):
             os.kill(pid, signal.SIGTERM)
+        # Shells say "Terminated" of what they started, before or after it.
+        said = next(line for line in process.stderr if "Terminated" not in line)
+        (tmp_path / "seen").touch()
         out, err = process.communicate(timeout=60)
+    waits = (
+        "pretrain: deepspeed has ended before its ranks, which may be saving: waiting for them\n"
+    )
+    assert (out, said) == ("", waits)
+    assert not [line for line in err.splitlines() if "Terminated" not in line]
     assert (tmp_path / "saved").exists()
-    said = "pretrain: deepspeed has ended before its ranks, which may be saving: waiting for them"
-    # Shells say "Terminated" of what they started, before or after it.
-    assert (out, [line for line in err.splitlines() if "Terminated" not in line]) == ("", [said])
     assert process.returncode == 143
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import data_prep.build.build
-from data_prep.build.input_record import NAME, change_since, write_record
+from data_prep.build.input_record import ACCEPTED, NAME, change_since, write_record
 from data_prep.segment.fast import VERSION
 from data_prep.sources.listing import END_BYTES, input_file
 from data_prep.sources.registry import find_input, get_source
@@ -87,6 +87,18 @@ def test_a_copy_or_a_touch_can_be_accepted(prepare, begun, corpus):
     refused(prepare(), "00.txt was modified at ", "(and 12 more); if its text is the same")
     code, _, error = prepare("--input-changed", "accept")
     assert (code, error) == (0, "")
+    assert prepare()[::2] == (0, "")  # once is enough
+    os.utime(corpus / "03.txt", ns=(10**18, 10**18 + 1))
+    refused(prepare(), "00.txt was modified at ", "(and 12 more); if its text is the same")
+
+
+def test_an_acceptance_that_cannot_be_kept_is_said(prepare, begun, corpus):
+    (begun / ACCEPTED).mkdir()
+    os.utime(corpus / "03.txt")
+    code, _, error = prepare("--input-changed", "accept")
+    assert code == 0
+    assert error.startswith(f"warning: {begun / ACCEPTED} cannot be written (Is a directory): give")
+    assert error.count("\n") == 1
 
 
 def test_another_size_a_new_and_a_missing_file(prepare, begun, corpus):
@@ -164,9 +176,9 @@ def test_a_folder_taken_as_one_is_recorded_too(tmp_path):
     source = get_source("hf")
     files = find_input(source, [str(folder)])
     write_record(tmp_path, files)
-    assert change_since(tmp_path, find_input(source, [str(folder)])) is None
+    assert change_since(tmp_path / NAME, find_input(source, [str(folder)])) is None
     edit(folder / "b.jsonl", 10, b"w")
-    change = change_since(tmp_path, find_input(source, [str(folder)]))
+    change = change_since(tmp_path / NAME, find_input(source, [str(folder)]))
     assert change is not None
     assert not change.times_only
 

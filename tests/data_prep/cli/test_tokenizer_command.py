@@ -63,6 +63,7 @@ def test_a_tokenizer_of_text_edited_to_the_same_size_is_not_taken_for_this_one(t
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 10**9))
     check(train(), 2, f"{file} was modified at", "--input-changed accept")
     assert train("--input-changed", "accept")[0] == 0
+    assert train()[0] == 0
     file.write_bytes(text[::-1])
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     check(train(), 2, f"{file} has other contents of the same {len(text)} bytes")

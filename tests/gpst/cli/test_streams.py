@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import operator
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +35,15 @@ def start(tmp_path) -> Callable[..., subprocess.Popen[bytes]]:
         )  # fmt: skip
 
     return started
+
+
+@pytest.fixture
+def piped(monkeypatch) -> Iterator[int]:
+    """The end of a pipe whose other end is standard input."""
+    read, write = os.pipe()
+    with os.fdopen(read, encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        yield write
 
 
 def test_text_streams_and_an_interruption_is_one_line(tmp_path, make_export, start):
@@ -77,43 +91,68 @@ def test_an_error_ends_what_waits_for_a_pipe(exported, start):
     assert process.returncode == 3
 
 
-def test_pieces_of_lines_and_of_characters_come_together(monkeypatch):
-    read, write = os.pipe()
-    monkeypatch.setattr(sys, "stdin", os.fdopen(read, encoding="utf-8"))
+def test_pieces_of_lines_and_of_characters_come_together(piped, monkeypatch):
+    real, num_reads = os.read, 0
+
+    def read_byte(number, size):
+        nonlocal num_reads
+        num_reads += 1
+        return real(number, 1)
+
+    monkeypatch.setattr(os, "read", read_byte)
     data = "öne\r\ntwö\rthreé".encode()
-    whole = iter(range(1, len(data) + 1))
-    real = os.read
-
-    def by_bytes(number, size):
-        if number == read and next(whole, None) is None:
-            os.close(write)
-        return real(number, 1 if number == read else size)
-
-    monkeypatch.setattr(os, "read", by_bytes)
-    os.write(write, data)
+    os.write(piped, data)
+    os.close(piped)
     chunks = Lines("-", SimpleNamespace(sentence=lambda text: None), 4).chunks()
     assert [line.text for chunk in chunks for line in chunk] == ["öne", "twö", "threé"]
-    sys.stdin.close()
+    assert num_reads == len(data) + 1
 
 
-def test_what_has_come_through_a_pipe_is_a_chunk(monkeypatch):
-    read, write = os.pipe()
-    monkeypatch.setattr(sys, "stdin", os.fdopen(read, encoding="utf-8"))
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_signal_just_before_a_wait_is_heard(piped, monkeypatch, ends):
+    """It comes after Python has looked for signals: no bytecode runs between it and the wait."""
+    real, answers = select.select, []
+    send = functools.partial(ctypes.CDLL(None)["raise"], signal.SIGINT)
+
+    def select_after_signal(reads, writes, errors, *timeout):
+        if timeout:  # it does not wait
+            return real(reads, writes, errors, *timeout)
+        if not answers:
+            calls = (send, functools.partial(real, reads, writes, errors, 60))
+            answers.extend(map(operator.call, calls))
+            os.write(piped, b"one\n")
+            return answers[1]
+        return real(reads, writes, errors)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler if ends else lambda *_: None)
+    monkeypatch.setattr(select, "select", select_after_signal)
+    chunks = Lines("-", SimpleNamespace(sentence=lambda text: None), 4).chunks()
+    try:
+        with pytest.raises(KeyboardInterrupt) if ends else nullcontext():
+            assert [line.text for line in next(chunks)] == ["one"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+        chunks.close()
+    assert answers[1][0]  # it did not wait until its time was up
+    assert signal.set_wakeup_fd(-1) == -1  # and nothing is left of it
+    os.close(piped)
+
+
+def test_what_has_come_through_a_pipe_is_a_chunk(piped):
     chunks = Lines("-", SimpleNamespace(sentence=lambda text: None), 4).chunks()
     numbers = []
     for text in (b"one\n", b"\n", b"three\n"):
-        os.write(write, text)
+        os.write(piped, text)
         [line] = next(chunks)  # although the next line is still to come
         assert line.text == text.decode().strip()
         numbers.append(line.number)
-    os.write(write, b"x\n" * 9 + b"last")
-    os.close(write)
+    os.write(piped, b"x\n" * 9 + b"last")
+    os.close(piped)
     rest = list(chunks)
     numbers += [line.number for chunk in rest for line in chunk]
     assert numbers == list(range(1, 14))
     assert max(map(len, rest)) <= 4
     assert rest[-1][-1].text == "last"
-    sys.stdin.close()
 
 
 def test_chunks_of_a_file_grow(tmp_path):
