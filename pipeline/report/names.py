@@ -72,7 +72,13 @@ class Names:
         paths = list(dict.fromkeys(path for _, path in _models(result.values)))
         of_seed = dict.fromkeys(map(without_seed, paths))
         names = dict.fromkeys(self(path, seed=len(of_seed) == len(paths)) for path in paths)
-        return " + ".join(names) or in_words(result.folder)
+        trees = result.values.get("options", {}).get("predictions")
+        return " + ".join(names) or (of_file(trees) if trees else in_words(result.folder))
+
+
+def of_file(trees: str) -> str:
+    """The name of trees that were scored from a file."""
+    return f"trees of {Path(trees).name}"
 
 
 def without_seed(path: str | Path) -> str:

@@ -177,7 +177,8 @@ def _induction(results: Sequence[Result], names: Names) -> Table:
             over = result.values.get("f1_over_models", {}).get(parser)
             of_models = score if fine_tuned else over
             cell = _cell(of_models) if of_models else Cell(score["sentence_f1"])
-            table.put(f"{name}, {short}", "test F1", cell)
+            row = name if parser == "predictions" else f"{name}, {short}"  # a file's trees
+            table.put(row, "test F1", cell)
         for baseline, score in result.values.get("baselines", {}).items():
             table.put(baseline, "test F1", Cell(score["sentence_f1"]))
     return table

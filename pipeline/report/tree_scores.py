@@ -42,6 +42,8 @@ def tree_scores(
             for values in [result.values, *fine_tunings]:
                 yield from _of_models(values, names)
                 baselines = baselines or values.get("baselines", {})
+            if "predictions" in result.values.get("scores", {}):  # trees of a file, of no model
+                yield names.of(result), "", result.values["scores"]["predictions"]
     for name, score in baselines.items():  # they are no model's, and have no seeds
         yield name, "", score
 

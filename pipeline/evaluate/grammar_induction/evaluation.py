@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import DataError
 from pipeline.evaluate.grammar_induction.baselines import baseline_scores
 from pipeline.evaluate.grammar_induction.f1 import (
     LABELS,
@@ -19,8 +18,9 @@ from pipeline.evaluate.grammar_induction.f1 import (
 )
 from pipeline.evaluate.grammar_induction.gold import gold_trees
 from pipeline.evaluate.grammar_induction.options import Options
+from pipeline.evaluate.grammar_induction.predicted import predicted_spans
 from pipeline.evaluate.results import ResultsFolder, fingerprint, mean_std, table
-from pipeline.treebank import GoldTree, read_unlabelled, tree_files
+from pipeline.treebank import GoldTree, tree_files
 
 SUMMARY = "unlabelled F1 of the trees that a model induces"
 
@@ -53,7 +53,7 @@ def run(options: Options) -> int:
     stds: dict[str, Any] = {}
     lines: list[dict[str, Any]] = []
     if options.predictions:
-        spans = {"predictions": _given_spans(options.predictions, gold)}
+        spans = {"predictions": predicted_spans(options.predictions, gold, options)}
         rows |= {name: score_trees(gold, trees) for name, trees in spans.items()}
         results["scores"] = {name: asdict(rows[name]) for name in spans}
         lines = list(prediction_lines(gold, spans))
@@ -100,22 +100,6 @@ def _of_models(
 
 def _gold(path: str, options: Options) -> tuple[list[GoldTree], int]:
     return gold_trees(path, options.punctuation, options.lower, options.max_sentences)
-
-
-def _given_spans(path: str, gold: list[GoldTree]) -> list[list[Span]]:
-    """The trees of a file, which must be those of the gold trees' sentences."""
-    trees = read_unlabelled(path)
-    if len(trees) != len(gold):
-        raise DataError(
-            f"--predictions {path}: {len(trees)} trees, but there are {len(gold)} sentences"
-        )
-    for number, (tree, gold_tree) in enumerate(zip(trees, gold, strict=True), 1):
-        if len(tree.words) != len(gold_tree.words):
-            raise DataError(
-                f"--predictions {path}: tree {number} has {len(tree.words)} words, the gold tree "
-                f"{len(gold_tree.words)}; it must be over its words ({' '.join(gold_tree.words)})"
-            )
-    return [[c.span for c in tree.constituents] for tree in trees]
 
 
 def prediction_lines(

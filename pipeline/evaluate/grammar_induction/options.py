@@ -29,7 +29,9 @@ class Options:
         "--trees",
     )
     predictions: PathText | None = option(
-        None, "score these trees, '((the dog) barks)' a line, instead of a model's"
+        None,
+        "score these trees instead of a model's: '((the dog) barks)' a line, what parse writes as "
+        "ptb or json, or a treebank",
     )
     parser: Literal["inside", "left-to-right", "both"] = option(
         "both", "the composition model's trees, or those of word-level search"

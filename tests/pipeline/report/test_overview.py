@@ -11,7 +11,7 @@ import pytest
 from pipeline.report.collect import Collected, collect
 from pipeline.report.names import Names
 from pipeline.report.overview import overview
-from pipeline.report.tables import Cell
+from pipeline.report.tables import Cell, make_tables
 from pipeline.report.tree_scores import tree_details
 
 
@@ -71,6 +71,13 @@ def collected(tmp_path: Path) -> Collected:
         baselines={},
     )
     put(
+        tmp_path / "gi",
+        task="grammar_induction",
+        options={"predictions": "/home/me/theirs.ptb"},
+        scores={"predictions": f1(45.0, 35.0)},
+        baselines={},
+    )
+    put(
         tmp_path / "suites",
         task="syntactic_generalization",
         runs=[
@@ -103,6 +110,16 @@ def test_baselines_and_evaluations_have_rows(rows):
     assert rows["old"]["F1 inside"] == Cell(30.0)
 
 
+def test_trees_of_a_file_are_named_by_it(collected, rows):
+    assert rows["trees of theirs.ptb"] == {
+        "F1 inside": Cell(45.0),
+        "corpus F1 inside": Cell(35.0),
+    }
+    trees = [result for result in collected.results if result.task == "grammar_induction"]
+    [table] = make_tables(trees, [])
+    assert table.rows["trees of theirs.ptb"] == {"test F1": Cell(45.0)}
+
+
 def test_trees_by_length_and_label(collected):
     rows = tree_details(collected.results, Names()).rows
     assert rows["GPST, inside"] == {
@@ -110,7 +127,13 @@ def test_trees_by_length_and_label(collected):
         "up to 20 words": Cell(51.0, 1.0, 2),
         "NP": Cell(31.0, 1.0, 2),
     }
-    assert set(rows) == {"GPST, inside", "GPST, left to right", "old, inside", "right branching"}
+    assert set(rows) == {
+        "GPST, inside",
+        "GPST, left to right",
+        "old, inside",
+        "right branching",
+        "trees of theirs.ptb",
+    }
 
 
 def test_without_evaluations_there_is_none(tmp_path):
