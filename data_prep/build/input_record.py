@@ -72,14 +72,14 @@ def write_record(folder: Path, files: Iterable[InputFile], name: str = NAME) -> 
     write_atomically(folder / name, buffer.getvalue())
 
 
-def _read_record(path: Path) -> Iterator[InputFile]:
+def _read_record(record: Path) -> Iterator[InputFile]:
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
+        with gzip.open(record, "rt", encoding="utf-8") as lines:
             for line in lines:
                 path, num_bytes, modified_ns, ends = json.loads(line)
                 yield InputFile(path, num_bytes, modified_ns, bytes.fromhex(ends))
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); choose another output") from None
+        raise UsageError(f"{record} cannot be read ({error}); choose another output") from None
 
 
 def change_since(record: Path, files: Iterable[InputFile]) -> Change | None:

@@ -180,7 +180,8 @@ class HarnessModel(LM):
                 seed=int(torch.randint(2**62, ())) if warm else 0,
             )
             context = last_tokens(self._sentences(prompt), self.limit - number)
-            text = self.gpst.codec.decode(self._write(context, number, sampling))
+            given = [token for sentence in context for token in sentence]
+            text = self.gpst.codec.continuation(given, self._write(context, number, sampling))
             ends = [text.index(stop) for stop in stops if stop and stop in text]
             written.append(text[: min(ends, default=len(text))])
         return written

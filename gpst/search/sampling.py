@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-_FREEZING = 1e-30
+FREEZING = 1e-30
 """Below it logits over the temperature are no numbers any more."""
 
 
@@ -50,7 +50,7 @@ def drawn_from(
     logits: Float[Tensor, "*batch V"], sampling: Sampling, random: torch.Generator
 ) -> Int64[Tensor, "*batch"]:
     """A choice for each row."""
-    if sampling.temperature < _FREEZING:
+    if sampling.temperature < FREEZING:
         return logits.argmax(-1)
     logits = logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:

@@ -7,11 +7,9 @@ Auto classes; reading exported folders (gpst.export.huggingface, gpst.api) needs
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpst.integrations.transformers.causal_lm import GPSTForCausalLM
+    from gpst.integrations.transformers.classification import GPSTForSequenceClassification
     from gpst.integrations.transformers.configuration import GPSTConfig
-    from gpst.integrations.transformers.modeling import (
-        GPSTForCausalLM,
-        GPSTForSequenceClassification,
-    )
     from gpst.integrations.transformers.registration import register
 
 __all__ = ["GPSTConfig", "GPSTForCausalLM", "GPSTForSequenceClassification", "register"]

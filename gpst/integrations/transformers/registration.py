@@ -15,8 +15,9 @@ from transformers.core_model_loading import ConversionOps, WeightConverter, Weig
 
 from gpst.export.former import NAMES_NOW
 from gpst.export.huggingface import PREFIX
+from gpst.integrations.transformers.causal_lm import GPSTForCausalLM
+from gpst.integrations.transformers.classification import GPSTForSequenceClassification
 from gpst.integrations.transformers.configuration import GPSTConfig
-from gpst.integrations.transformers.modeling import GPSTForCausalLM, GPSTForSequenceClassification
 
 
 class _Copy(ConversionOps):

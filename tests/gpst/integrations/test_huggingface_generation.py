@@ -64,6 +64,8 @@ def test_draws_come_from_torchs_generator(model, inputs):
     assert draw(top_p=1e-6, temperature=2.0) == greedy
     if is_gpst(model):
         assert draw(seed=4) == draw(seed=4)
+        with pytest.raises(ValueError, match="temperature: 1e-40 is too small to divide by; do_"):
+            draw(temperature=1e-40)
     assert draw(generation_config=GenerationConfig(top_k=1, pad_token_id=0)) == greedy
 
 

@@ -66,10 +66,14 @@ def test_an_empty_continuation_is_certain_and_a_space_is_what_its_tokens_say(mod
     assert word < -1
 
 
-def test_a_space_that_has_no_tokens_is_certain():
+@pytest.fixture
+def wordpiece():
     from gpst.integrations.lm_eval import HarnessModel
 
-    wordpiece = HarnessModel(str(DEMO), beam=2, device="cpu")
+    return HarnessModel(str(DEMO), beam=2, device="cpu")
+
+
+def test_a_space_that_has_no_tokens_is_certain(wordpiece):
     pairs = requests("loglikelihood", ("We must", " "), ("We must", " act"))
     space, (word, _) = wordpiece.loglikelihood(pairs, disable_tqdm=True)
     assert space == (0.0, True)
@@ -95,6 +99,14 @@ def test_what_is_written_greedily_is_greedy(model):
     )
     assert greedy.most_probable[-3:].all()
     assert not_greedy.most_probable[-3:].tolist()[:2] == [True, False]
+
+
+@pytest.mark.parametrize(("piece", "text"), [("##ly", "ly"), ("the", " the")])
+def test_what_is_written_goes_on_from_the_context(monkeypatch, wordpiece, piece, text):
+    """A piece that goes on with a word has no mark of that, and another word has its space."""
+    token = wordpiece.gpst.codec.tokenizer.token_to_id(piece)
+    monkeypatch.setattr(wordpiece, "_write", lambda *_: [token])
+    assert wordpiece.generate_until(requests("generate_until", ("quick", {})), True) == [text]
 
 
 def test_samples_of_one_request_differ_and_can_be_drawn_again(model):
