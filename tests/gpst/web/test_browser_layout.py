@@ -96,6 +96,28 @@ def test_trees_that_are_not_known_are_said_to_be(tab, read):
     assert "not known" in tab.value("at('rest-0').textContent")
 
 
+def test_no_empty_card_is_shown_before_a_model_has_its_turn(tab, read):
+    read("The old man sat.")
+    shown = "['.pair', '.brackets'].map(part => lanes.querySelector(part).offsetHeight > 0)"
+    assert tab.value(f"(lanes => {shown})(at('lanes'))") == [True, True]
+    tab.value(
+        "window.laneOfModel = state.lanes[0];"
+        " state.lanes[0] = Object.assign(new Lane(0), {model: 0, waiting: true});"
+        " at('lanes').replaceChildren(laneElement(state.lanes[0])); showLane(state.lanes[0])"
+    )
+    assert tab.value("at('numbers-0').textContent") == "waiting for its turn …"
+    assert tab.value(f"(lanes => {shown})(at('lanes'))") == [False, False]
+    tab.value("state.lanes[0] = window.laneOfModel; 0")
+
+
+def test_long_brackets_are_read_whole_on_a_phone(tab, read):
+    read("A b.", WIDTHS["phone"])
+    tab.value("at('brackets-0').textContent = '(a '.repeat(60)")
+    sizes = tab.value("(c => [c.scrollWidth, c.clientWidth, c.clientHeight])(at('brackets-0'))")
+    assert sizes[0] <= sizes[1] + 1
+    assert sizes[2] > 40  # several lines
+
+
 def test_the_reading_of_another_text_is_marked_or_gone(tab, read):
     read("A b.")
     tab.value("at('text').value = 'C d.'; at('text').dispatchEvent(new Event('input'))")
