@@ -9,6 +9,7 @@ from typing import Any
 from gpst.config_reader import ConfigError, parse_json
 from pipeline.config import yaml_text
 from pipeline.report.collect import Result, Training, label
+from pipeline.report.settings import Settings
 from pipeline.run_folder import CONFIG
 
 _WORDS = {
@@ -41,7 +42,8 @@ def in_words(path: str | Path) -> str:
 class Names:
     """Names of the models in some results: the kind comes first where the path does not say it."""
 
-    def __init__(self, results: Iterable[Result] = (), trainings: Iterable[Training] = ()):
+    def __init__(self, results: Sequence[Result] = (), trainings: Iterable[Training] = ()):
+        self.setting = Settings(results)
         self._kinds: dict[str, str] = {}
         for training in trainings:
             self._add(training.folder, _kind_of(training.folder))
@@ -68,12 +70,13 @@ class Names:
         return name if known else f"{kind}, {name}"
 
     def of(self, result: Result) -> str:
-        """The name of the model, or models, that a result is about; of several seeds, without."""
+        """The model, or models, of a result, and its setting; of several seeds without the seed."""
         paths = list(dict.fromkeys(path for _, path in _models(result.values)))
         of_seed = dict.fromkeys(map(without_seed, paths))
         names = dict.fromkeys(self(path, seed=len(of_seed) == len(paths)) for path in paths)
         trees = result.values.get("options", {}).get("predictions")
-        return " + ".join(names) or (of_file(trees) if trees else in_words(result.folder))
+        name = " + ".join(names) or (of_file(trees) if trees else in_words(result.folder))
+        return name + self.setting(result)
 
 
 def of_file(trees: str) -> str:

@@ -165,7 +165,7 @@ def _induction(results: Sequence[Result], names: Names) -> Table:
     table = Table(
         "grammar_induction",
         "Grammar induction",
-        ["test F1"],
+        ["F1"],
         "Sentence-level unlabelled F1. Left-to-right: word-level search; inside: the composition "
         "model's trees.",
     )
@@ -178,9 +178,10 @@ def _induction(results: Sequence[Result], names: Names) -> Table:
             of_models = score if fine_tuned else over
             cell = _cell(of_models) if of_models else Cell(score["sentence_f1"])
             row = name if parser == "predictions" else f"{name}, {short}"  # a file's trees
-            table.put(row, "test F1", cell)
+            table.put(row, "F1", cell)
         for baseline, score in result.values.get("baselines", {}).items():
-            table.put(baseline, "test F1", Cell(score["sentence_f1"]))
+            row = baseline + names.setting(result)
+            table.put(row, "F1", Cell(score["sentence_f1"]))
     return table
 
 

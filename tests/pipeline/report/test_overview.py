@@ -106,18 +106,18 @@ def test_seeds_are_one_row(rows):
 
 def test_baselines_and_evaluations_have_rows(rows):
     assert rows["GPT-2"] == {"perplexity": Cell(40.0)}
-    assert rows["right branching"]["corpus F1 inside"].mean == 30.3
+    assert rows["right branching"]["corpus F1"].mean == 30.3
     assert rows["old"]["F1 inside"] == Cell(30.0)
 
 
 def test_trees_of_a_file_are_named_by_it(collected, rows):
     assert rows["trees of theirs.ptb"] == {
-        "F1 inside": Cell(45.0),
-        "corpus F1 inside": Cell(35.0),
+        "F1": Cell(45.0),
+        "corpus F1": Cell(35.0),
     }
     trees = [result for result in collected.results if result.task == "grammar_induction"]
     [table] = make_tables(trees, [])
-    assert table.rows["trees of theirs.ptb"] == {"test F1": Cell(45.0)}
+    assert table.rows["trees of theirs.ptb"] == {"F1": Cell(45.0)}
 
 
 def test_trees_by_length_and_label(collected):
@@ -134,6 +134,64 @@ def test_trees_by_length_and_label(collected):
         "right branching",
         "trees of theirs.ptb",
     }
+
+
+def measured(data: str, beam: int, numbers: tuple[float, float], **options: int) -> dict[str, Any]:
+    """A perplexity of the two seeds of a GPST and of a GPT-2."""
+    runs = [
+        {"path": model("gpst", seed), "token_perplexity": {"beam": number}}
+        for seed, number in enumerate(numbers)
+    ]
+    gpt2 = [{"path": model("gpt2", 0), "token_perplexity": 40.0}]
+    about = {"data": f"data/{data}", "beam": beam, "options": options}
+    marginal = {f"over a beam of {beam}": sum(numbers) / 2}
+    return {
+        "task": "perplexity",
+        "runs": runs,
+        "gpt2_runs": gpt2,
+        "token_perplexity": marginal,
+    } | about
+
+
+def test_results_of_other_data_and_options_are_rows_of_their_own(tmp_path):
+    put(tmp_path / "a", **measured("wiki", 20, (60.0, 61.0), context_tokens=256))
+    put(tmp_path / "b", **measured("wiki", 3, (80.0, 81.0), context_tokens=256))
+    put(tmp_path / "c", **measured("books", 20, (70.0, 71.0), context_tokens=1024))
+    # The same once more: not two seeds more.
+    put(tmp_path / "d", **measured("wiki", 20, (60.0, 61.0), context_tokens=256))
+    for folder, trees, right in (("e", "/t/valid.txt", 48.3), ("f", "/t/test.txt", 40.4)):
+        put(
+            tmp_path / folder,
+            task="grammar_induction",
+            options={"trees": trees},
+            runs=[{"model": {"i": {"path": model("gpst", 0)}}, "scores": {"inside": f1(50, 40)}}],
+            scores={"inside": {"sentence_f1": 50.0}},
+            baselines={"right branching": f1(right, 30.0)},
+        )
+    found = collect([str(tmp_path)])
+    rows = overview(found.results, found.trainings).rows
+    numbers = {row: {c: cell.mean for c, cell in cells.items()} for row, cells in rows.items()}
+    assert numbers == {
+        "GPST (data/wiki, contexts of 256, beam 20)": {"perplexity": 60.5},
+        "GPST (data/wiki, contexts of 256, beam 3)": {"perplexity": 80.5},
+        "GPST (data/books, contexts of 1,024, beam 20)": {"perplexity": 70.5},
+        "GPT-2 (data/wiki, contexts of 256)": {"perplexity": 40.0},
+        "GPT-2 (data/books, contexts of 1,024)": {"perplexity": 40.0},
+        "GPST (t/valid.txt)": {"F1 inside": 50.0, "corpus F1 inside": 40.0},
+        "GPST (t/test.txt)": {"F1 inside": 50.0, "corpus F1 inside": 40.0},
+        "right branching (t/valid.txt)": {"F1": 48.3, "corpus F1": 30.0},
+        "right branching (t/test.txt)": {"F1": 40.4, "corpus F1": 30.0},
+    }
+    assert {cell.count for cells in rows.values() for cell in cells.values()} == {1, 2}
+    tables = {table.key: table.rows for table in make_tables(found.results, [])}
+    assert tables["grammar_induction"]["right branching (t/test.txt)"]["F1"].mean == 40.4
+    row = "GPST, seed 0 (t/valid.txt), inside"
+    assert tables["grammar_induction"][row]["F1"].mean == 50.0
+    perplexities = tables["perplexity"]
+    assert (
+        perplexities["GPST (data/wiki, contexts of 256, beam 3)"]["over a beam of 3"].mean == 80.5
+    )
+    assert len(perplexities) == 3
 
 
 def test_without_evaluations_there_is_none(tmp_path):
