@@ -29,8 +29,12 @@ def in_words(path: str | Path) -> str:
     >>> in_words("runs/gpst_small_openwebtext/seed-1/exported")
     'GPST small, OpenWebText, seed 1'
     """
+    return _words(label(path))
+
+
+def _words(name: str) -> str:
     parts = []
-    for part in label(path).split("/"):
+    for part in name.split("/"):
         words = part.replace("-", " ").replace("_", " ").split()
         plain = [_WORDS.get(word, word) for word in words if word not in _CORPORA]
         kinds = [word for word in plain[1:] if word in _KINDS]
@@ -64,7 +68,7 @@ class Names:
             seed: with its seed.
         """
         plain = without_seed(path)
-        name = in_words(path if seed else plain)
+        name = _words(label(path) if seed else plain)
         kind = self._kinds.get(plain, "")
         known = not kind or any(one in name for one in _KINDS)
         return name if known else f"{kind}, {name}"

@@ -48,7 +48,7 @@ class Options:
     leading_space: bool = option(
         True, "read sentences as inside a text, after a space; no: as documents of their own"
     )
-    max_sentences: int | None = option(None, "only the first so many trees, for a quick look")
+    max_sentences: Count | None = option(None, "only the first so many trees, for a quick look")
     batch_tokens: Count = option(2048, "tokens parsed at once")
     num_random: Count = option(5, "random baselines, seeds 0, 1, ...")
     device: str | None = option(None, "cpu, cuda, ...; the GPU if there is one")
@@ -61,6 +61,8 @@ class Options:
             raise ConfigError("--trees is missing: give the gold trees to score against")
         if self.model and self.predictions:
             raise ConfigError("give either --model or --predictions, not both")
+        if self.select_on and not self.model:
+            raise ConfigError("--select-on chooses among models: give several with --model")
 
     @property
     def parsers(self) -> tuple[Literal["inside", "left-to-right"], ...]:

@@ -120,6 +120,17 @@ def test_trees_of_a_file_are_named_by_it(collected, rows):
     assert table.rows["trees of theirs.ptb"] == {"F1": Cell(45.0)}
 
 
+def test_models_of_two_studies_are_not_seeds_of_one(tmp_path):
+    for study, number in (("small", 60.0), ("large", 40.0)):
+        run = {"path": f"runs/{study}/gpst/seed-0/exported", "token_perplexity": {"beam": number}}
+        put(tmp_path / study, task="perplexity", runs=[run], gpt2_runs=[], token_perplexity={})
+    found = collect([str(tmp_path)])
+    assert overview(found.results, found.trainings).rows == {
+        "large, GPST": {"perplexity": Cell(40.0)},
+        "small, GPST": {"perplexity": Cell(60.0)},
+    }
+
+
 def test_trees_by_length_and_label(collected):
     rows = tree_details(collected.results, Names()).rows
     assert rows["GPST, inside"] == {

@@ -178,7 +178,7 @@ def test_a_result_of_several_seeds_is_the_models() -> None:
     suites = {"task": "syntactic_generalization", "runs": [{"model": {"path": p}} for p in seeds]}
     texts = {"task": "perplexity", "runs": [{"path": path} for path in seeds], "gpst": seeds[0]}
     for values in (suites, texts):
-        assert Names().of(Result(Path("x"), values)) == "GPST"
+        assert Names().of(Result(Path("x"), values)) == "mini, GPST"
         one = {**values, "runs": values["runs"][1:]}
         assert Names().of(Result(Path("x"), one)) == "mini, GPST, seed 1"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -13,9 +12,6 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from gpst.api import ParsedSentence
-from gpst.render import as_text
-from gpst.tree import Tree
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluate import load_model
 from pipeline.evaluate.grammar_induction import evaluation as grammar_induction
@@ -195,83 +191,6 @@ def test_an_interrupted_evaluation_goes_on(
     assert lines[0] == lines[1]
     command(*given, "--output", str(broken), "--beam", "2")
     assert len(parsed) == 12  # another beam: the search again, not the inside trees
-
-
-def test_trees_of_another_parser_are_scored(trees: Path, tmp_path: Path) -> None:
-    file, output = tmp_path / "theirs.txt", tmp_path / "out"
-    file.write_text("((the dog) (saw (a (big cat))))\n(the dog)\nah\n((it ran) (to us))\n")
-
-    assert command("--trees", str(trees), "--predictions", str(file), "--output", str(output)) == 0
-
-    results = json.loads((output / "results.json").read_text())
-    # (0,1) (2,5) (3,5) of four: 6/7; 1; (2,3) of two: 1/2.
-    f1 = results["scores"]["predictions"]["sentence_f1"]
-    assert f1 == pytest.approx(100 * (6 / 7 + 1 + 1 / 2) / 3)
-
-    file.write_text("(the dog)\n(the dog)\nah\n((it ran) (to us))\n")
-    with pytest.raises(DataError, match="tree 1 has 2 words, the gold tree 6"):
-        command("--trees", str(trees), "--predictions", str(file), "--output", str(output))
-    file.write_text("(the dog)\n")
-    with pytest.raises(DataError, match="1 trees, but there are 4 sentences"):
-        command("--trees", str(trees), "--predictions", str(file), "--output", str(output))
-
-
-SPLITS = ("((the dog) (saw (a (big cat))))", "(the dog)", "ah", "((it ran) (to us))")
-
-
-def in_json(brackets: str) -> str:
-    tree, words = Tree.from_brackets(brackets)
-    return as_text(ParsedSentence(words, tree, -1.0), "json", 1)
-
-
-def in_ptb(brackets: str) -> str:
-    tree, words = Tree.from_brackets(brackets)
-    return as_text(ParsedSentence(words, tree, -1.0), "ptb")
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [in_json(line) + "\n" for line in SPLITS],
-        [in_ptb(line) + "\n" for line in SPLITS],
-        # Another parser's, with the punctuation; a tree takes several lines.
-        [
-            "% mine\n",
-            "(X (X (DT The) (NN dog))\n  (X (VBD saw) (X (DT a) (X (JJ big) (NN cat)))) (. .))\n",
-            *(in_ptb(line) + "\n" for line in SPLITS[1:]),
-            "(X (: --))\n",
-        ],
-    ],
-    ids=["json", "ptb", "treebank"],
-)
-def test_trees_are_scored_in_any_form_that_is_written(trees, tmp_path, lines):
-    file, output = tmp_path / "theirs", tmp_path / "out"
-    file.write_text("".join(lines))
-    given = ("--trees", str(trees), "--predictions", str(file), "--output", str(output))
-    assert command(*given) == 0
-    scores = json.loads((output / "results.json").read_text())["scores"]
-    assert scores["predictions"]["sentence_f1"] == pytest.approx(100 * (6 / 7 + 1 + 1 / 2) / 3)
-    file.write_text("".join(lines[:-1]))
-    assert command(*given[:-2], "--max-sentences", "2", "--output", str(tmp_path / "two")) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("(X (W the) (W dog))\n" * 4, "tree 1 has 2 words, the gold tree 6"),
-        (in_json("(the dog)") + "\n", "1 trees, but there are 4 sentences"),
-        ('{"words": ["a"]}\n', ":1: is not as `parse --format json` writes it"),
-        ('{"brackets": "(a b"}\n', ":1: is not as"),
-        ("{", ":1: is not as"),
-        ("", "holds no trees"),
-        ("(the dog\n", "never closed"),
-    ],
-)
-def test_unfit_predicted_trees_are_told_in_their_own_form(trees, tmp_path, text, problem):
-    (tmp_path / "theirs").write_text(text)
-    given = ("--trees", str(trees), "--predictions", str(tmp_path / "theirs"))
-    with pytest.raises(DataError, match=re.escape(problem)):
-        command(*given, "--output", str(tmp_path / "out"))
 
 
 def test_punctuation_and_case_can_stay(trees: Path, tmp_path: Path) -> None:
