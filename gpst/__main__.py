@@ -2,6 +2,8 @@
 
 import sys
 
+from gpst.cli.process import end_process
+
 if __name__ == "__main__":
     try:
         from gpst.cli.commands import main
@@ -10,4 +12,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:  # while the modules were loaded
         print("gpst: interrupted", file=sys.stderr)
         code = 130
-    sys.exit(code)
+    end_process(code)

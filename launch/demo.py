@@ -2,7 +2,8 @@
 
 import sys
 
+from gpst.cli.process import end_process
 from pipeline.cli.model_commands import main
 
 if __name__ == "__main__":
-    sys.exit(main(["demo", *sys.argv[1:]]))
+    end_process(main(["demo", *sys.argv[1:]]))

@@ -15,7 +15,7 @@ signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))  # a time limit that is ne
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-from pipeline.distributed.signals import end_process  # noqa: E402
+from gpst.cli.process import end_process  # noqa: E402
 from pipeline.train.pretrain import main  # noqa: E402
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpst.cli.process import end_process
+
 
 def usage(commands: Mapping[str, Any]) -> str:
     """What `--help` prints."""
@@ -31,4 +33,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -95,7 +95,7 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_INTERRUPTED
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-        where = error.filename or "a file"
+        where = error.filename or "the output"
         return f"{where}: {error.strerror}; free some space, then start it again", EXIT_DATA
     if isinstance(error, OSError) and error.errno in _ACCESS_ERRORS and error.filename:
         return f"{error.filename}: {error.strerror}; mend that, then start it again", EXIT_DATA

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from gpst.api import GPST
 from gpst.cli.arguments import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE
 from gpst.cli.commands import say
+from gpst.cli.process import end_process
 from gpst.export.errors import ModelFolderError
 from gpst.search.batches import in_order, score_batches
 from gpst.search.sample_words import sample_words
@@ -235,4 +236,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 
+from gpst.cli.process import end_process
 from pipeline.config.run import REPOSITORY
 from pipeline.errors import EXIT_INTERRUPTED, EXIT_USAGE
 from pipeline.evaluate.registry import EVALUATIONS
@@ -44,7 +45,7 @@ class Command:
 
     def __call__(self) -> int:
         """The console script."""
-        return self._launch() if self.has_ranks else self.run(sys.argv[1:])
+        return self._launch() if self.has_ranks else end_process(self.run(sys.argv[1:]))
 
     def _launch(self) -> int:
         """Becomes launch/NAME.sh, with this Python's folder, where deepspeed is, first in PATH."""

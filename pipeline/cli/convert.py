@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import write_atomically
+from gpst.cli.process import end_process
 from pipeline.arguments import Parser
 from pipeline.checkpoint.trainer_state import tokenizer_folder
 from pipeline.config import yaml_text
@@ -235,4 +236,4 @@ def _inspect(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

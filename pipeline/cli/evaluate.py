@@ -5,6 +5,7 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
 
+from gpst.cli.process import end_process
 from pipeline.arguments import Parser
 from pipeline.errors import EXIT_USAGE, report
 from pipeline.evaluate.options import add_options, read_options
@@ -69,4 +70,4 @@ def _run(name: str, argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -3,36 +3,16 @@
 train/trainer.py answers: it saves and ends.
 """
 
-import atexit
 import os
 import signal
-import sys
-import threading
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
 
 from pipeline.errors import EXIT_INTERRUPTED, EarlyStop
 
 ONE_DELIVERY_S = 1.0
 """Launchers pass a signal on to ranks that got it themselves: both are one wish."""
-
-
-def end_process(code: int) -> NoReturn:
-    """Ends this process: its threads joined, its exit handlers run, its output written.
-
-    Without the interpreter's teardown: a library's thread (gloo's) that comes late on a full
-    machine and wants the interpreter while that is being taken down ends the process with -6.
-    """
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 class StopRequest:

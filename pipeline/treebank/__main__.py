@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
+from gpst.cli.process import end_process
 from pipeline.errors import report
 from pipeline.treebank.read import read_trees
 from pipeline.treebank.tree import GoldTree
@@ -46,4 +47,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

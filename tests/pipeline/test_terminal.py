@@ -105,30 +105,6 @@ def test_what_ignores_hangups_goes_on_ignoring_them(monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-ENDING = """
-import atexit, os, sys, threading, time
-sys.path.insert(0, sys.argv[1])
-from pipeline.distributed.signals import end_process
-
-class Late:
-    def __del__(self):  # as a library's thread that comes into the interpreter's teardown
-        os.abort()
-
-late = Late()
-atexit.register(print, "handlers run")
-threading.Thread(target=lambda: (time.sleep(0.2), print("threads end"))).start()
-print("unflushed", end=" ")
-end_process(int(sys.argv[2]))
-"""
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_end_of_a_process_has_its_code_whatever_comes_in_the_teardown(code):
-    command = [sys.executable, "-c", ENDING, str(ROOT), str(code)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (code, "unflushed threads end\nhandlers run\n")
-
-
 @pytest.mark.slow
 @pytest.mark.dist
 def test_a_run_whose_reader_has_gone_trains_to_its_end(

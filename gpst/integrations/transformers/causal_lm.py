@@ -115,7 +115,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         """
         prompt = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         check_prompt(prompt, kwargs.get("attention_mask"))
-        refuse({"past_key_values": kwargs.get("past_key_values")})
+        refuse({name: kwargs.get(name) for name in ("past_key_values", "inputs_embeds")})
         with seeded(seed, self.device):
             return super().generate(*args, **kwargs)  # type: ignore[misc]
 
@@ -123,6 +123,7 @@ class GPSTForCausalLM(GPSTPreTrainedModel, GenerationMixin):
         prepared = super()._prepare_generation_config(*args, **kwargs)  # type: ignore[misc]
         if (prepared[0].guidance_scale or 1) != 1:
             refuse({"guidance_scale": prepared[0].guidance_scale})
+        refuse({"cache_implementation": prepared[0].cache_implementation})
         temperature = prepared[0].temperature or 1.0
         if prepared[0].do_sample and temperature < FREEZING:
             raise ValueError(

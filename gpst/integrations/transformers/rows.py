@@ -24,6 +24,7 @@ _WHY = {
     "position_ids": "positions follow from the tokens",
     "neftune_noise_alpha": "a batch is one row of tokens, so that its noise would be another one",
     "past_key_values": "a search keeps its own past, from token to token of one call",
+    "cache_implementation": "a search keeps its own past",
     "guidance_scale": "it reads the last token of a text alone",
 }
 

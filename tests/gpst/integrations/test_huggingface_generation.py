@@ -156,6 +156,10 @@ def test_what_generation_cannot_do_is_one_line(folder, tokenizer):
             model.generate(given.input_ids, **mask, max_new_tokens=2)
     with pytest.raises(ValueError, match="past_key_values is not supported by GPST: a search"):
         model.generate(**given, past_key_values=DynamicCache(), max_new_tokens=2)
+    with pytest.raises(ValueError, match="cache_implementation is not supported by GPST: a search"):
+        model.generate(**given, cache_implementation="static", max_new_tokens=2)
+    with pytest.raises(ValueError, match="inputs_embeds is not supported by GPST: trees are sear"):
+        model.generate(**given, inputs_embeds=torch.zeros(1, 2, 8), max_new_tokens=2)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,31 @@ def test_trees_that_are_not_known_are_said_to_be(tab, read):
     read("A b.")
     tab.value("state.lanes[0].prefixes = []; state.lanes[0].memo.clear(); show()")
     assert "not known" in tab.value("at('rest-0').textContent")
+    # No tree is drawn or copied that no model has made.
+    assert tab.value("at('figure-0').querySelectorAll('.edge, .open').length") == 0
+    assert tab.value("[at('brackets-0').textContent, at('copy-0').disabled]") == ["", True]
+
+
+def test_bits_a_word_are_those_of_whole_words(tab, read):
+    read("Abc d.")
+    tab.value("state.lanes[0].bits = state.lanes[0].bits.slice(0, 2); show()")
+    assert "a\u00a0word" not in tab.value("at('numbers-0').textContent")
+    read("Ab cd.")
+    tab.value("state.lanes[0].bits = [1, 2, 4, 8]; show()")  # up to the second word's space
+    assert tab.value("at('numbers-0').textContent").startswith("15.0\u00a0bits · 7.00\u00a0a")
+
+
+def test_a_picture_that_is_a_little_too_wide_is_made_smaller(tab, read):
+    read("The old man the boats.", 430)
+    needed, width, hidden = tab.value(
+        "(figure => { const needed = figure.querySelector('svg').viewBox.baseVal.width;"
+        " figure.style.width = `${needed / 1.1 + 40}px`; show();"
+        " const found = [needed, figure.querySelector('svg').getBoundingClientRect().width,"
+        " figure.scrollWidth - figure.clientWidth]; figure.style.width = ''; return found; })"
+        "(at('figure-0'))"
+    )
+    assert width < needed
+    assert hidden <= 0
 
 
 def test_no_empty_card_is_shown_before_a_model_has_its_turn(tab, read):

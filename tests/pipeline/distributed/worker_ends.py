@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "oracles"))
 
 from loaded import warm_up  # before torch  # isort: skip
-from pipeline.distributed.signals import end_process
+from gpst.cli.process import end_process
 from pipeline.train import pretrain
 
 
