@@ -79,13 +79,10 @@ class Names:
         of_seed = dict.fromkeys(map(without_seed, paths))
         names = dict.fromkeys(self(path, seed=len(of_seed) == len(paths)) for path in paths)
         trees = result.values.get("options", {}).get("predictions")
-        name = " + ".join(names) or (of_file(trees) if trees else in_words(result.folder))
+        name = " + ".join(names) or (
+            f"trees of {Path(trees).name}" if trees else in_words(result.folder)
+        )
         return name + self.setting(result)
-
-
-def of_file(trees: str) -> str:
-    """The name of trees that were scored from a file."""
-    return f"trees of {Path(trees).name}"
 
 
 def without_seed(path: str | Path) -> str:
