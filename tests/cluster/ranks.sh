@@ -20,9 +20,9 @@ import socket  # noqa: E402
 import time  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+from gpst.cli.process import end_process  # noqa: E402
 from pipeline.distributed.deepspeed_options import check_launcher  # noqa: E402
 from pipeline.distributed.ranks import Ranks  # noqa: E402
-from pipeline.distributed.signals import end_process  # noqa: E402
 
 TOLD = (
     *("PATH", "OMP_NUM_THREADS", "GPST_KERNELS", "NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES"),
