@@ -1,4 +1,4 @@
-"""What pyright does not read: Python inside shell scripts and documents imports names that exist."""
+"""What pyright does not read: Python in shell scripts and documents imports names that exist."""
 
 from __future__ import annotations
 
