@@ -2,14 +2,9 @@
 
 import sys
 
-from gpst.cli.process import end_process
+from gpst.cli.process import end_process, loading
 
 if __name__ == "__main__":
-    try:
+    with loading("gpst"):
         from gpst.cli.commands import main
-
-        code = main(sys.argv[1:])
-    except KeyboardInterrupt:  # while the modules were loaded
-        print("gpst: interrupted", file=sys.stderr)
-        code = 130
-    end_process(code)
+    end_process(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from gpst.export.codec import Codec, Sentence, check_length
+from gpst.export.codec import Codec, Sentence, check_length, check_texts
 from gpst.export.errors import ModelFolderError
 from gpst.export.huggingface import ModelFolder, open_model
 from gpst.model.device import usable_device
@@ -114,6 +114,11 @@ class GPST:
         model = multiply_in(model.to(chosen), dtype)
         return cls(model, opened.codec(), opened.final_tokens, opened.end_token)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.embedding.weight.device
+
     def parse(
         self, text: str, method: Method = "inside", *, beam: int = 20, sync: bool = True
     ) -> ParsedSentence:
@@ -139,6 +144,7 @@ class GPST:
         Raises:
             ValueError: an empty sentence, one longer than the model's context, unknown method.
         """
+        check_texts(texts)
         sentences = [self.sentence(text) for text in texts]
         if method == "inside":
             return self._parse_inside(sentences, on_done)
@@ -206,6 +212,7 @@ class GPST:
         if isinstance(text, str):
             sentences = self.codec.sentences(text)
         else:
+            check_texts(text)
             sentences = [self.codec.sentence(one) for one in text]
         if not sentences:
             raise ValueError("the text is empty")
@@ -224,6 +231,8 @@ class GPST:
         Args:
             texts: the sentences of each text; a text is read as one context.
         """
+        for text in (texts, *texts):
+            check_texts(text)
         sentences = [[self.codec.sentence(one) for one in text] for text in texts]
         return self._surprisals(sentences, beam, on_done)
 
@@ -258,7 +267,7 @@ class GPST:
             sampling: None searches for the most probable continuation.
             on_text: hears pieces of the first sample's text as they are drawn.
         """
-        sentences = self.codec.sentences(prompt) if prompt.strip() else []
+        sentences = self.codec.sentences(prompt)
         begin = [token for sentence in sentences for token in sentence.tokens]
         heard: list[int] = []
         told = 0

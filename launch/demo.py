@@ -3,7 +3,7 @@
 import sys
 
 from gpst.cli.process import end_process
-from pipeline.cli.model_commands import main
+from pipeline.__main__ import main
 
 if __name__ == "__main__":
     end_process(main(["demo", *sys.argv[1:]]))

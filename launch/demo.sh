@@ -21,7 +21,7 @@ DATA=${OUTPUT}data/$NAME GPST=${OUTPUT}runs/$NAME GPT2=${OUTPUT}runs/$NAME-gpt2
 BLOCKS=(); if [ -f "$INPUT" ]; then BLOCKS=(--split-blank-lines); fi # one file: its paragraphs are the documents
 
 # All GPUs (a power of two of them, so that the batch divides), else two ranks on the CPU.
-GPUS=$(python -c 'import torch; n = torch.cuda.device_count(); print(min(1 << n.bit_length() - 1, 4) if n else 0)')
+GPUS=$(python -c 'import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); import torch; n = torch.cuda.device_count(); print(min(1 << n.bit_length() - 1, 4) if n else 0)')
 if [ "$GPUS" -gt 0 ]; then
   LAUNCH=(deepspeed -q --num_gpus "$GPUS" launch/pretrain.sh) EXTRA=("train.micro_batch_contexts_per_rank=$((4 / GPUS))")
 else
@@ -60,7 +60,7 @@ train "$GPST" configs/run/demo.yaml "GPST$FROM: stop half-way, as a time limit w
 train "$GPT2" configs/run/demo_gpt2.yaml "a GPT-2 of the same size on the same tokens$FROM, for comparison." "${FROM_GPT2[@]}"
 
 # Small operations gain nothing from several threads.
-run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
+run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
   --beam 8 --context-tokens 256 --max-contexts 6
 
 if [ -n "$START" ]; then # trees of the same kind of English, bracketed by hand

@@ -64,12 +64,12 @@ evaluate() { # MODEL SEED...: perplexity and suites, all seeds together; what is
   for seed in "$@"; do exported+=("$RUNS/$model/seed-$seed/exported"); done
   case $model in
     gpst*) # beside the baselines, whose number is that of their own row
-      run OMP_NUM_THREADS=1 bash launch/evaluate.sh perplexity --model "${exported[@]}" "${baselines[@]}" \
+      run bash launch/evaluate.sh perplexity --model "${exported[@]}" "${baselines[@]}" \
         --data "$DATA" --beam 20 --context-tokens 256 --max-contexts 24 --output "$RUNS/$model/perplexity"
       ;;
   esac
   if [ -n "${SUITES:-}" ]; then
-    run OMP_NUM_THREADS=1 bash launch/evaluate.sh syntactic_generalization --model "${exported[@]}" --suites "$SUITES" --beam 20 \
+    run bash launch/evaluate.sh syntactic_generalization --model "${exported[@]}" --suites "$SUITES" --beam 20 \
       --output "$RUNS/$model/suites"
   fi
 }
@@ -78,12 +78,7 @@ evaluate() { # MODEL SEED...: perplexity and suites, all seeds together; what is
 for seed in "${SEEDS[@]}"; do
   if [[ ! $seed =~ ^[0-9]+$ ]]; then echo "SEEDS: $seed is no whole number" >&2; exit 2; fi
 done
-wanted=()
-if [ -n "${TREES:-}" ]; then wanted+=("$TREES"/{train,valid,test}.txt); fi
-if [ -n "${SUITES:-}" ]; then wanted+=("$SUITES"); fi
-for file in "${wanted[@]}"; do
-  if [ ! -e "$file" ]; then echo "TREES, SUITES: no $file" >&2; exit 2; fi
-done
+TREES="${TREES:-}" SUITES="${SUITES:-}" python -m launch.miniature || exit
 for model in $MODELS; do
   for seed in "${SEEDS[@]}"; do
     all=$(settings "$model" "$seed")

@@ -16,6 +16,9 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is importe
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 from gpst.cli.process import end_process  # noqa: E402
+from gpst.cli.threads import wait_briefly  # noqa: E402
+
+wait_briefly()
 from pipeline.train.pretrain import main  # noqa: E402
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpst.cli.process import end_process
+from gpst.cli.process import end_process, loading
 
 
 def usage(commands: Mapping[str, Any]) -> str:
@@ -16,12 +16,9 @@ def usage(commands: Mapping[str, Any]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command and returns its exit code."""
-    try:
+    with loading("pipeline"):
         from pipeline.cli.commands import COMMANDS
         from pipeline.errors import EXIT_USAGE
-    except KeyboardInterrupt:  # while the modules were loaded
-        print("pipeline: interrupted", file=sys.stderr)
-        return 130
     if argv and argv[0] in ("-h", "--help"):
         print(usage(COMMANDS), end="")
         return 0

@@ -23,6 +23,8 @@ from gpst.cli.arguments import (
     positive,
 )
 from gpst.cli.lines import BOM, InputError, Line, Lines, NoInputError, standard_input
+from gpst.cli.process import CLOSED_OUTPUT, load_torch
+from gpst.cli.threads import use_threads
 from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
 from gpst.memory import allocation_failure
@@ -49,7 +51,7 @@ def _for_chunks(
     model: GPST, options: argparse.Namespace, work: Callable[[Sequence[Line]], None]
 ) -> int:
     """Works on the lines of the file, chunk by chunk, and shows how far it is; the exit code."""
-    on_cpu = model.model.embedding.weight.device.type == "cpu"
+    on_cpu = model.device.type == "cpu"
     lines = Lines(options.file, model, _CPU_LINES if on_cpu else _GPU_LINES)
     if options.on_error == "skip":
         lines.on_unfit = lambda message: say(options.command, message, EXIT_DATA)
@@ -59,6 +61,15 @@ def _for_chunks(
             sys.stdout.flush()
             bar.update(len(chunk))
     return EXIT_DATA if lines.num_skipped else 0
+
+
+def _model(options: argparse.Namespace, opener: Opener) -> GPST:
+    """What --model names, on its device."""
+    from gpst.api import GPST
+
+    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
+    use_threads(model.model.config.hidden_dim, model.device)
+    return model
 
 
 def parse_command(argv: Sequence[str], opener: Opener) -> int:
@@ -81,10 +92,10 @@ def parse_command(argv: Sequence[str], opener: Opener) -> int:
     options = options_of(parser, argv)
     if options.format == "png" and sys.stdout.isatty():
         parser.error("a png picture is not for a terminal: write it to a file with >")
-    from gpst.api import GPST
+    load_torch("parse")
     from gpst.render import TEXT_FORMATS, as_png, as_svg, as_text
 
-    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
+    model = _model(options, opener)
     pictured: list[ParsedSentence] = []
     first = True
 
@@ -141,7 +152,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> int:
     beam_argument(parser)
     parser.add_argument("--trees", action="store_true", help="show the trees of the text")
     options = options_of(parser, argv)
-    from gpst.api import GPST
+    load_torch("generate")
     from gpst.search.sampling import Sampling
 
     sampling = []
@@ -159,7 +170,7 @@ def generate_command(argv: Sequence[str], opener: Opener) -> int:
     if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # as Python reads such bytes
         raise InputError("the prompt is not UTF-8 text")
     prompt = prompt.removeprefix(BOM).strip() if options.prompt == "-" else prompt
-    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
+    model = _model(options, opener)
 
     def write(generation: GeneratedText) -> None:
         if options.trees:
@@ -205,9 +216,8 @@ def surprisal_command(argv: Sequence[str], opener: Opener) -> int:
     )
     lines_arguments(parser)
     options = options_of(parser, argv)
-    from gpst.api import GPST
-
-    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
+    load_torch("surprisal")
+    model = _model(options, opener)
     document: list[Line] = []
     first = True
 
@@ -259,6 +269,8 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
         name = argv[0] if argv else "nothing"
         print(f"gpst: command {name!r}: known are {', '.join(COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
+    if sys.stdout is None:
+        return say(argv[0], CLOSED_OUTPUT, EXIT_USAGE)
     try:
         code = COMMANDS[argv[0]](argv[1:], opener)
         sys.stdout.flush()

@@ -149,7 +149,13 @@ class Lines:
 
 
 def standard_input() -> TextIO:
-    """Standard input, in whose text surrogates stand for bytes that are no UTF-8."""
+    """Standard input, in whose text surrogates stand for bytes that are no UTF-8.
+
+    Raises:
+        NoInputError: it is closed.
+    """
+    if sys.stdin is None:
+        raise NoInputError("standard input is closed; give a file, or text through a pipe")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors=_UNDECODABLE)
     return sys.stdin

@@ -1,13 +1,51 @@
-"""How a command's process ends."""
+"""How a command's process begins and ends."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
+
+from gpst.cli.arguments import EXIT_INTERRUPTED
+from gpst.cli.threads import wait_briefly
+
+CLOSED_OUTPUT = "standard output is closed; send it somewhere (> /dev/null)"
+
+
+@contextmanager
+def loading(program: str) -> Iterator[None]:
+    """While modules load, Ctrl-C ends the process at once, with one line.
+
+    Nothing is lost then. A KeyboardInterrupt could come into Python that C++ has called, as torch
+    does while it is imported, and would end in abort().
+    """
+
+    def end(*_: object) -> None:
+        with suppress(OSError):
+            os.write(2, f"{program}: interrupted\n".encode())
+        os._exit(EXIT_INTERRUPTED)
+
+    heard = threading.current_thread() is threading.main_thread()
+    if not heard or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # somebody else has an answer to signals, or they are ignored
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def load_torch(program: str) -> None:
+    """Imports torch, which takes seconds, before what needs it."""
+    with loading(program):
+        wait_briefly()
+        import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def end_process(code: int) -> NoReturn:
@@ -22,7 +60,8 @@ def end_process(code: int) -> NoReturn:
             thread.join()
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         pass  # the reader has seen enough (| head)
     except (OSError, ValueError) as error:

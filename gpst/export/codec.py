@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -58,7 +58,9 @@ class Codec:
 
         Raises:
             ValueError: there is no word in the text.
+            TypeError: it is no text.
         """
+        _check_text(text)
         text = " ".join(text.split())
         if not text:
             raise ValueError("a sentence is empty")
@@ -77,7 +79,10 @@ class Codec:
 
         Args:
             inside: the text is read as if it stood inside another, after a space, like `sentence`.
+        Raises:
+            TypeError: it is no text.
         """
+        _check_text(text)
         text = " " + text if inside and self._byte_level else text
         encoding = self._encode(text)
         ids, offsets, words = encoding.ids, encoding.offsets, encoding.word_ids
@@ -123,6 +128,22 @@ class Codec:
         size = self.tokenizer.get_vocab_size()
         texts = self.tokenizer.decode_batch([[k] for k in range(size)], skip_special_tokens=True)
         return [k for k, text in enumerate(texts) if _FINAL.search(text)]
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"one text (str) is wanted, not {type(text).__name__}: {text!r:.60}")
+
+
+def check_texts(texts: object) -> None:
+    """Raises TypeError where several texts are wanted, and one or none is given.
+
+    A string would be taken for texts of one letter each.
+    """
+    if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise TypeError(
+            f"several texts (a list of str) are wanted, not {type(texts).__name__}: {texts!r:.60}"
+        )
 
 
 def check_length(what: str, text: Sequence[Sentence], limit: int) -> None:

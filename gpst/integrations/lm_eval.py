@@ -20,6 +20,7 @@ from gpst.api import GPST
 from gpst.cli.arguments import EXIT_DATA, EXIT_INTERRUPTED, EXIT_USAGE
 from gpst.cli.commands import say
 from gpst.cli.process import end_process
+from gpst.cli.threads import use_threads
 from gpst.export.errors import ModelFolderError
 from gpst.search.batches import in_order, score_batches
 from gpst.search.sample_words import sample_words
@@ -83,6 +84,7 @@ class HarnessModel(LM):
             raise
         except ValueError as error:
             raise ArgumentError(f"model_args: {error}") from error
+        use_threads(self.gpst.model.config.hidden_dim, self.gpst.device)
         self.beam = _at_least_one("beam", beam)
         self.max_new_tokens = _at_least_one("max_gen_toks", max_gen_toks)
         self.limit = self.gpst.model.config.max_context_tokens

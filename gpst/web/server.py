@@ -19,6 +19,8 @@ from gpst.cli.arguments import (
     positive,
 )
 from gpst.cli.commands import Opener, open_exported
+from gpst.cli.process import load_torch
+from gpst.cli.threads import use_threads
 from gpst.export.errors import ModelFolderError
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
     """Serves until it is interrupted; `opener`: of what --model names."""
     options = _options(argv)
     try:
+        load_torch("demo")
         import uvicorn
 
         from gpst.api import GPST
@@ -161,6 +164,8 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
                 name: GPST.from_pretrained(opener(path), options.device)
                 for name, path in _named([options.model, *options.compare]).items()
             }
+            widest = max(models.values(), key=lambda model: model.model.config.hidden_dim)
+            use_threads(widest.model.config.hidden_dim, widest.device)
             app = create_app(models, Limits(options.max_tokens, options.max_seconds, options.beam))
             port = listener.getsockname()[1]
             print(f"http://{options.host}:{port}", file=sys.stderr, flush=True)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 
-from gpst.cli.process import end_process
+from gpst.cli.process import CLOSED_OUTPUT, end_process, loading
 from pipeline.config.run import REPOSITORY
-from pipeline.errors import EXIT_INTERRUPTED, EXIT_USAGE
+from pipeline.errors import EXIT_USAGE
 from pipeline.evaluate.registry import EVALUATIONS
 
 
@@ -36,11 +36,11 @@ class Command:
 
     def run(self, argv: Sequence[str]) -> int:
         """Runs the command in this process and returns its exit code."""
-        try:
+        if sys.stdout is None:
+            print(f"{self.name}: {CLOSED_OUTPUT}", file=sys.stderr)
+            return EXIT_USAGE
+        with loading(self.name):
             target = resolve_name(self.target)
-        except KeyboardInterrupt:  # while the modules were loaded
-            print(f"{self.name}: interrupted", file=sys.stderr)
-            return EXIT_INTERRUPTED
         return target([*self.first, *argv])
 
     def __call__(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import write_atomically
-from gpst.cli.process import end_process
+from gpst.cli.process import load_torch
 from pipeline.arguments import Parser
 from pipeline.checkpoint.trainer_state import tokenizer_folder
 from pipeline.config import yaml_text
@@ -81,6 +81,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
     try:
         options = _parser().parse_args(argv)
+        load_torch("convert")
         options.run(options)
         sys.stdout.flush()
     except BaseException as error:
@@ -233,7 +234,3 @@ def _inspect(options: Namespace) -> None:
     if options.tensors:
         for name, tensor in weights.items():
             print(f"{name}\t{'x'.join(map(str, tensor.shape))}\t{tensor.dtype}")
-
-
-if __name__ == "__main__":
-    end_process(main(sys.argv[1:]))

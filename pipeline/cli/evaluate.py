@@ -5,7 +5,7 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
 
-from gpst.cli.process import end_process
+from gpst.cli.process import load_torch, loading
 from pipeline.arguments import Parser
 from pipeline.errors import EXIT_USAGE, report
 from pipeline.evaluate.options import add_options, read_options
@@ -49,7 +49,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(name: str, argv: Sequence[str]) -> int:
     entry = EVALUATIONS[name]
-    module = import_module(entry.module)
+    with loading(name):
+        module = import_module(entry.module)
     parser = Parser(
         prog=f"launch/evaluate.sh {name}",
         description=module.SUMMARY,
@@ -62,12 +63,10 @@ def _run(name: str, argv: Sequence[str]) -> int:
     try:
         arguments = parser.parse_args(argv)
         be_quiet(arguments.quiet)
-        code = module.run(read_options(module.Options, arguments))
+        options = read_options(module.Options, arguments)
+        load_torch(name)
+        code = module.run(options)
         sys.stdout.flush()
         return code
     except BaseException as error:
         return report(error, name)
-
-
-if __name__ == "__main__":
-    end_process(main(sys.argv[1:]))

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpst.cli.process import end_process
+from gpst.cli.process import loading
 
 if TYPE_CHECKING:
     from gpst.export.huggingface import ModelFolder
@@ -49,18 +48,11 @@ def open_any(path: str | Path) -> ModelFolder:
 
 def main(argv: Sequence[str]) -> int:
     """COMMAND ...: runs it and returns its exit code."""
-    try:
-        if argv and argv[0] == "demo":
+    name = argv[0] if argv else "gpst"
+    if name == "demo":
+        with loading(name):
             from gpst.web.server import main as serve
-
-            return serve(argv[1:], open_any)
+        return serve(argv[1:], open_any)
+    with loading(name):
         from gpst.cli.commands import main as run
-
-        return run(argv, open_any)
-    except KeyboardInterrupt:  # while the modules were loaded
-        print("gpst: interrupted", file=sys.stderr)
-        return 130
-
-
-if __name__ == "__main__":
-    end_process(main(sys.argv[1:]))
+    return run(argv, open_any)

@@ -91,7 +91,6 @@ def settle_environment(placement: Placement) -> None:
         # Levels of charts have other sizes in every batch: blocks of fixed sizes would fragment.
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     threads = environment.threads(os.environ) or cores_of_a_rank(placement, os.environ)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from data_prep.tokenizer.load import TokenizerError, load_tokenizer
+from gpst.cli.threads import use_threads
 from gpst.config import ModelConfig
 from gpst.export.codec import Codec
 from gpst.export.errors import ModelFolderError
@@ -102,6 +103,7 @@ def load_model(path: str | Path, device: str | None = None) -> LoadedModel:
         model = model.to(target).eval()
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"--device {target}: {' '.join(str(error).split())}") from None
+    use_threads(stored.config.hidden_dim, torch.device(target))
     return LoadedModel(model, tokenizer, str(path), fingerprint(model))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -80,8 +81,7 @@ def run(options: Options) -> int:
         train = _source(options, dataset, "train", runs[0]["limit"])
         values["unigram"] = [unigram_perplexity(train, source, max_contexts=options.max_contexts)]
     baselines = [_one_gpt2(options, path, dataset, source) for path in options.gpt2]
-    if baselines:
-        values["GPT-2"] = [run["token_perplexity"] for run in baselines]
+    values |= _by_size(baselines)
     for name in runs[0]["token_perplexity"]:
         values[name] = [run["token_perplexity"][name] for run in runs]
     results: dict[str, Any] = {
@@ -141,11 +141,23 @@ def _one_gpt2(options: Options, path: str, dataset: Dataset, source: Any) -> dic
     baseline = load_model(path, options.device)
     _check_tokenizer(baseline.tokenizer, dataset, path)
     evaluation = _teacher_forced(options, baseline, source)
+    config: Any = baseline.model.config
     return {
         "path": baseline.path,
         "fingerprint": baseline.fingerprint,
+        "size": f"{config.num_layers} layers of {config.hidden_dim}",
         "token_perplexity": evaluation.token_perplexity,
     }
+
+
+def _by_size(baselines: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Perplexities of the GPT-2s; seeds have one row, other sizes one of their own."""
+    values: dict[str, list[float]] = {}
+    several = len({run["size"] for run in baselines}) > 1
+    for run in baselines:
+        name = f"GPT-2, {run['size']}" if several else "GPT-2"
+        values.setdefault(name, []).append(run["token_perplexity"])
+    return values
 
 
 def _cache(options: Options, loaded: Any, source: Any, *settings: int) -> ResultCache:

@@ -106,5 +106,7 @@ def label(path: str | Path) -> str:
     parts = [p for p in Path(path).parts if p not in omitted and not p.startswith("step-")]
     if "runs" in parts:
         return "/".join(parts[len(parts) - parts[::-1].index("runs") :]) or "model"
-    seed = bool(parts) and parts[-1].startswith("seed-")
-    return "/".join(parts[-2:] if seed else parts[-1:]) or "model"
+    seeds = [part.startswith("seed-") for part in reversed(parts)]
+    # A seed says little without what it is a seed of; so does a seed of a fine-tuning.
+    number = 4 if seeds[0:3:2] == [True, True] else 2 if seeds[:1] == [True] else 1
+    return "/".join(parts[-number:]) or "model"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from pipeline.errors import ConfigError
@@ -214,9 +215,16 @@ def _perplexity(results: Sequence[Result], names: Names) -> Table:
     for result, _ in _of(results, "perplexity"):
         row = names.of(result)
         stds = result.values.get("deviation", {})
-        counts = {"unigram": 1, "GPT-2": len(result.values.get("gpt2_runs", []))}
+        gpt2: dict[str, list[float]] = {}
+        for run in result.values.get("gpt2_runs", []):
+            gpt2.setdefault(names(run["path"], seed=False), []).append(run["token_perplexity"])
+        for name, values in gpt2.items():
+            column = "GPT-2" if len(gpt2) == 1 else name
+            table.put(row, column, Cell(fmean(values), pstdev(values), len(values)))
         for column, value in result.values["token_perplexity"].items():
-            count = counts.get(column, len(result.values.get("runs", [])))
+            if column.startswith("GPT-2") and result.values.get("gpt2_runs"):
+                continue  # above: each model by itself
+            count = 1 if column == "unigram" else len(result.values.get("runs", []))
             table.put(row, column, Cell(value, stds.get(column, 0.0), count))
     return table
 
@@ -224,8 +232,11 @@ def _perplexity(results: Sequence[Result], names: Names) -> Table:
 def _training(trainings: Sequence[Training], names: Names) -> Table:
     table = Table("training", "Training runs", [], "Last logged values; tokens a second: median.")
     speed = METRICS["tokens_per_second"]
+    folders: dict[str, Path] = {}
     for training in trainings:
         row = names(training.folder)
+        if folders.setdefault(row, training.folder) != training.folder:
+            row += f" ({training.folder})"
         for metric in shown_in("table"):
             if values := training.values(metric.name):
                 table.put(row, metric.column or metric.name, Cell(values[-1]))

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gpst.cli.threads import use_threads
 from gpst.model.build import build_model
 from pipeline.checkpoint.manager import Checkpoints, load_init_weights
 from pipeline.checkpoint.start_point import forget_other_best
@@ -44,6 +45,7 @@ def start(
     state = first_state(config, fingerprint, world.size)
     point = forget_other_best(checkpoints.find(), config.checkpoint)
     torch.manual_seed(config.seed)
+    use_threads(config.model.hidden_dim, world.device)
     model = build(config)
     model.activation_checkpointing = set(config.engine.checkpointing)  # type: ignore[assignment]
     if point.checkpoint is None or point.state is None:

@@ -49,7 +49,7 @@ def main(words: list[str]) -> int:
         about |= {"process": os.getpid(), **{name: os.environ.get(name) for name in TOLD}}
         import torch
 
-        about["ranks"] = int(world.sum(torch.ones(1)))
+        about["ranks"], about["threads"] = int(world.sum(torch.ones(1))), torch.get_num_threads()
         (folder / f"rank-{world.rank}").write_text(json.dumps(about))
         world.barrier()
         for step in range(steps):

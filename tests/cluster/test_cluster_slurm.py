@@ -31,7 +31,7 @@ def test_a_gpu_for_each_task_and_cores_of_its_own(cluster, told):
     cores = min(2, len(os.sched_getaffinity(0)))
     for rank in (0, 1):
         about = told.rank(rank)
-        assert (about["LOCAL_RANK"], about["OMP_NUM_THREADS"]) == (str(rank), str(cores))
+        assert (about["LOCAL_RANK"], about["threads"]) == (str(rank), cores)
         assert len(about["CUDA_VISIBLE_DEVICES"].split(",")) == 1
 
 

@@ -130,3 +130,34 @@ def test_a_gpt2_baseline_has_no_trees(tmp_path, make_export):
     make_export(tmp_path, "gpt2")
     with pytest.raises(ModelFolderError, match="no trees"):
         GPST.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.parse(["the man sat"]),
+        lambda m: m.parse(None),
+        lambda m: m.embed(("the man",)),
+        lambda m: m.generate(["the man"]),
+        lambda m: m.surprisal(b"the man"),
+        lambda m: m.surprisal([["the man"]]),
+    ],
+)
+def test_what_is_not_one_text_is_refused(model, call):
+    with pytest.raises(TypeError, match=r"texts? \((a list of )?str\) (is|are) wanted, not "):
+        call(model)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.parse_all("the man sat"),
+        lambda m: m.surprisal(None),
+        lambda m: m.surprisal({"a": "the man"}),
+        lambda m: m.surprisals(["the man sat"]),
+        lambda m: m.surprisals("the man sat"),
+    ],
+)
+def test_one_text_is_not_taken_for_texts_of_a_letter(model, call):
+    with pytest.raises(TypeError, match=r"several texts \(a list of str\) are wanted, not "):
+        call(model)

@@ -38,8 +38,6 @@ def miniature(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     [
         ({"MODELS": "gpst gtp2"}, "MODELS: gtp2 is unknown; known are gpst gpt2"),
         ({"SEEDS": "0 abc"}, "SEEDS: abc is no whole number"),
-        ({"TREES": "/nowhere"}, "TREES, SUITES: no /nowhere/train.txt"),
-        ({"SUITES": "/nowhere"}, "TREES, SUITES: no /nowhere"),
         ({"MODELS": "gpst", "SETTINGS": "train.steps=1"}, "pretrain: unknown field train.steps"),
     ],
 )
@@ -49,6 +47,36 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, asked, line):
     assert end.stderr.splitlines()[-1].startswith(line)
     assert end.stdout == ""
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({}, "train.txt: cannot be read (No such file or directory)"),
+        ({"train": TREE, "valid": TREE, "test": "(S (NP the"}, "test.txt:1: "),
+        ({"suites": None}, "suites: cannot be read (No such file or directory)"),
+        ({"suites": '{"title": "a schema"}'}, "give a folder that holds suites alone"),
+    ],
+)
+def test_trees_and_suites_are_read_before_the_hours(tmp_path, files, line):
+    data, output = tmp_path / "data", tmp_path / "output"
+    data.mkdir()
+    if "suites" not in files:
+        asked = {"TREES": str(data)}
+        for name, text in files.items():
+            (data / f"{name}.txt").write_text(text)
+    else:
+        asked = {"SUITES": str(data / "suites")}
+        if files["suites"] is not None:
+            (data / "suites").mkdir()
+            (data / "suites" / "schema.json").write_text(files["suites"])
+    end = miniature(output, INPUT=str(tmp_path), **asked)
+    assert end.returncode == 3
+    [said] = end.stderr.splitlines()
+    assert said.startswith("miniature: TREES, SUITES: ")
+    assert line in said
+    assert end.stdout == ""
+    assert not output.exists()
 
 
 @pytest.mark.slow

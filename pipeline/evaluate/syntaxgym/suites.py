@@ -102,7 +102,8 @@ def _read_suite(file: Path, attach_punctuation: bool) -> Suite:
         raise FormulaError(f"suite {file}: {error}") from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise SuiteError(
-            f"suite {file}: is not in SyntaxGym's format ({type(error).__name__}: {error})"
+            f"suite {file}: is not in SyntaxGym's format ({type(error).__name__}: {error}); give a "
+            "folder that holds suites alone"
         ) from None
     _check(suite)
     return suite

@@ -60,3 +60,38 @@ def test_a_reader_that_has_gone_is_no_failure():
         process.stdin.write(b"\n")
         process.stdin.close()
         assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+INTERRUPTED = """
+import ctypes, os, signal, sys
+from gpst.cli.process import loading
+
+callback = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT))
+with loading("name"):
+    callback()  # C that has called Python, as torch does when it is imported
+    print("not here")
+"""
+AFTERWARDS = """
+import os, signal
+from gpst.cli.process import loading
+
+with loading("name"):
+    pass
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    print("as ever")
+"""
+
+
+def test_an_interruption_while_modules_load_is_one_line():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "name: interrupted\n")
+
+
+def test_an_interruption_afterwards_is_an_exception():
+    done = subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=ROOT, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"as ever\n", b"")

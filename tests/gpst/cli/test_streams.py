@@ -186,3 +186,21 @@ def test_a_reader_that_has_seen_enough_is_no_failure(exported, tmp_path, start, 
         os.close(write)
         _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        ("<&-", "standard input is closed; give a file, or text through a pipe"),
+        (">&-", "standard output is closed; send it somewhere (> /dev/null)"),
+    ],
+)
+@pytest.mark.parametrize("module", ["gpst", "pipeline"])
+def test_a_closed_stream_is_one_line(tmp_path, make_export, closed, said, module):
+    make_export(tmp_path / "model")
+    script = f'exec "{sys.executable}" -W ignore -m {module} surprisal --model model - {closed}'
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        input=b"the man\n", capture_output=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.decode()) == (2, f"surprisal: {said}\n")

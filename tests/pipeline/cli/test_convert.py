@@ -121,7 +121,7 @@ def test_inspect_says_what_is_there(tmp_path, exported, capsys):
 
 
 def test_a_reader_that_stops_is_no_fault(exported):
-    script = f'exec "{sys.executable}" -m pipeline.cli.convert inspect "{exported}" --tensors'
+    script = f'exec "{sys.executable}" -m pipeline convert inspect "{exported}" --tensors'
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(

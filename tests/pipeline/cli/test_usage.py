@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +18,8 @@ from pipeline.checkpoint.trainer_state import first_state
 from pipeline.cli.commands import COMMANDS
 from pipeline.config.run import load_config
 from pipeline.train.preflight import check_run
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -86,13 +91,14 @@ def test_unknown_task_is_one_line(capsys):
     assert "pretrain" in err
 
 
-def test_an_interruption_while_modules_load_is_one_line(capsys, monkeypatch):
-    def interrupted(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pipeline.cli.commands.resolve_name", interrupted)
-    assert main(["report"]) == 130
-    assert capsys.readouterr().err == "report: interrupted\n"
+def test_an_interruption_while_modules_load_is_one_line():
+    script = (
+        "import pipeline.cli.commands as commands, os, signal\n"
+        "commands.resolve_name = lambda name: os.kill(os.getpid(), signal.SIGINT)\n"
+        "commands.COMMANDS['report'].run([])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "report: interrupted\n")
 
 
 def test_help_names_every_task(capsys):

@@ -20,6 +20,7 @@ from pipeline.checkpoint.files import whole_checkpoint
 from pipeline.cli import convert
 from pipeline.cli.evaluate import main as evaluate
 from pipeline.data.source import ContextSource
+from pipeline.evaluate import perplexity
 from pipeline.evaluate.held_out import evaluate_model, unigram_perplexity
 from pipeline.evaluate.marginal import evaluate_marginal, sentence_lists
 
@@ -265,3 +266,13 @@ def test_without_training_documents_there_is_no_unigram_row(folder, capsys, tmp_
     rows = json.loads((tmp_path / "results.json").read_text())["token_perplexity"]
     assert len(rows) == 2
     assert "unigram" not in shown.out
+
+
+def test_gpt2s_of_other_sizes_are_no_seeds_of_each_other():
+    runs = [{"size": "4 layers of 8", "token_perplexity": number} for number in (20.0, 22.0)]
+    assert perplexity._by_size(runs) == {"GPT-2": [20.0, 22.0]}
+    runs.append({"size": "5 layers of 8", "token_perplexity": 30.0})
+    assert perplexity._by_size(runs) == {
+        "GPT-2, 4 layers of 8": [20.0, 22.0], "GPT-2, 5 layers of 8": [30.0],
+    }  # fmt: skip
+    assert perplexity._by_size([]) == {}

@@ -41,7 +41,7 @@ def test_tables_hold_the_results_of_every_task(runs: Path) -> None:
     assert syntactic["Agreement"].mean == 61.0
     assert "Licensing" not in syntactic
     perplexities = tables["perplexity"].rows["GPST, a"]
-    assert [str(cell) for cell in perplexities.values()] == ["1,000", "20.25", "21.50 ± 0.50"]
+    assert [str(cell) for cell in perplexities.values()] == ["20.25", "1,000", "21.50 ± 0.50"]
     assert tables["training"].rows["training"]["loss"].mean == pytest.approx(5 / 3)
 
 
@@ -198,3 +198,38 @@ def test_names_say_the_kind(tmp_path: Path) -> None:
     names = Names(found.results, found.trainings)
     assert names(run) == names(run / "exported") == "GPST, demo"
     assert names.of(found.results[0]) == "GPT-2, other"
+
+
+def test_gpt2s_of_other_sizes_are_columns_of_their_own(tmp_path: Path) -> None:
+    gpt2 = [
+        {"path": f"runs/{name}/seed-{seed}/exported", "token_perplexity": number}
+        for name, seed, number in (("gpt2", 0, 20.0), ("gpt2", 1, 22.0), ("gpt2_5_layers", 0, 30.0))
+    ]
+    values = {
+        "task": "perplexity",
+        "runs": [{"path": "runs/gpst/seed-0/exported", "token_perplexity": {"GPST": 25.0}}],
+        "token_perplexity": {"GPT-2": 24.0, "GPST": 25.0},
+        "gpt2_runs": gpt2,
+    }
+    (tmp_path / "results.json").write_text(json.dumps(values))
+    found = collect([str(tmp_path)])
+    [table] = make_tables(found.results, found.trainings)
+    [row] = table.rows.values()
+    assert row == {
+        "GPST": Cell(25.0),
+        "GPT-2": Cell(21.0, 1.0, 2),
+        "GPT-2 5 layers": Cell(30.0),
+    }
+
+
+def test_every_training_is_a_row(tmp_path: Path) -> None:
+    """Also fine-tunings of several models, and runs of one name in two places."""
+    models = [f"{study}/{name}/seed-0" for study in "ab" for name in ("gpst", "gpst_paper")]
+    folders = models + [f"{model}/trees/seed-0" for model in models]
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "metrics.jsonl").write_text('{"step": 1, "loss": 1.5}\n')
+    found = collect([str(tmp_path)])
+    [table] = make_tables(found.results, found.trainings)
+    assert len(table.rows) == len(folders)
+    assert {"GPST, seed 0", "GPST paper, seed 0, trees, seed 0"} <= {*table.rows}
