@@ -2,7 +2,7 @@
 # Trees of sentences, one a line: launch/parse.sh --model DIR [--method inside|left-to-right]
 # [--beam N] [--format ascii|bracket|ptb|json|svg|png] FILE|-
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+ROOT="$(cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.." && pwd)"
 PYTHON="$ROOT/.venv/bin/python"
 [ -x "$PYTHON" ] || PYTHON="$(command -v python || command -v python3)"
 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$PYTHON" -m pipeline parse "$@"

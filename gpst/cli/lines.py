@@ -81,7 +81,8 @@ class Lines:
         except OSError as error:
             raise NoInputError(f"cannot read {self.path}: {error.strerror}") from error
         if empty and not self.num_skipped:
-            raise NoInputError(f"{self.path} holds no sentence; give one a line")
+            name = "standard input" if self.path == "-" else self.path
+            raise NoInputError(f"{name} holds no sentence; give one a line")
 
     def _grow(self, stream: TextIO) -> Iterator[list[str]]:
         size = 1

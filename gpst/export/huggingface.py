@@ -40,9 +40,16 @@ class ModelFolder:
     def codec(self) -> Codec:
         """The tokenizer."""
         try:
-            return Codec.load(self.path)
+            codec = Codec.load(self.path)
         except Exception as error:  # tokenizers raises plain Exception on a broken file
             raise ModelFolderError(f"{self.path / TOKENIZER}: {error}; export again") from error
+        most = max(codec.tokenizer.get_vocab().values(), default=0)
+        if most >= self.config.vocab_size:
+            raise ModelFolderError(
+                f"{self.path / TOKENIZER} has tokens up to {most}, but the model has "
+                f"{self.config.vocab_size}: it is another model's; export again"
+            )
+        return codec
 
     def weights(self) -> dict[str, Tensor]:
         """The core model's state dict, in fp32 whatever is stored."""

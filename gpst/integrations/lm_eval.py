@@ -174,6 +174,9 @@ class HarnessModel(LM):
             if number >= self.limit:
                 _say_once(f"max_gen_toks {number}: the model takes {self.limit} tokens in all")
                 number = self.limit - 1
+            if number == 0:
+                written.append("")
+                continue
             warm = options.get("do_sample", False)
             sampling = Sampling(
                 float(options.get("temperature", 1.0)) if warm else 0.0,

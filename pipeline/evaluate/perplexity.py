@@ -70,6 +70,7 @@ def run(options: Options) -> int:
 
     if options.output:
         ResultsFolder.at(options.output)  # a wrong one is refused before the work
+    _check_models(options)
     runs: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     for path in options.model:
@@ -104,6 +105,23 @@ def run(options: Options) -> int:
     return 0
 
 
+def _check_models(options: Options) -> None:
+    """Says before the work which model is of the other kind, or takes no such contexts."""
+    from pipeline.evaluate.load_model import find_model
+
+    for name, kind, paths in (("model", "gpst", options.model), ("gpt2", "gpt2", options.gpt2)):
+        other = "gpt2" if name == "model" else "model"
+        for path in paths:
+            config = find_model(path, f"--{name}").config
+            if config.kind != kind:
+                raise ConfigError(f"--{name} {path} is a {config.kind}; give it as --{other}")
+            if (options.context_tokens or 0) > config.max_context_tokens:
+                raise ConfigError(
+                    f"--context-tokens {options.context_tokens}: {path} takes "
+                    f"{config.max_context_tokens} (max_context_tokens)"
+                )
+
+
 def _source(options: Options, dataset: Dataset, split: Any, limit: int) -> Any:
     from pipeline.data.source import ContextSource
 
@@ -114,14 +132,12 @@ def _one_gpst(
     options: Options, path: str, dataset: Dataset, lines: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The results of one GPST; adds a line for each context to `lines`."""
-    from gpst.model.gpst import GPSTModel
     from pipeline.evaluate.load_model import load_model
 
     loaded = load_model(path, options.device)
-    if not isinstance(loaded.model, GPSTModel):
-        raise ConfigError(f"--model {path} is a GPT-2 baseline; give it as --gpt2")
     _check_tokenizer(loaded.tokenizer, dataset, path)
-    limit = loaded.model.config.max_context_tokens
+    config: Any = loaded.model.config
+    limit = config.max_context_tokens
     results: dict[str, Any] = {
         "path": loaded.path, "fingerprint": loaded.fingerprint, "limit": limit
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """The text-level interface on an exported model."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,13 @@ def test_what_is_not_one_text_is_refused(model, call):
 def test_one_text_is_not_taken_for_texts_of_a_letter(model, call):
     with pytest.raises(TypeError, match=r"several texts \(a list of str\) are wanted, not "):
         call(model)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, make_export):
+    make_export(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["more"] = config["vocab_size"]
+    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelFolderError, match=r"has tokens up to .* it is another model's"):
+        GPST.from_pretrained(tmp_path / "model")

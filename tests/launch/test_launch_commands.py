@@ -31,21 +31,22 @@ def test_faults_are_one_line(tmp_path, script, arguments, code, message):
     assert found.stdout == ""
 
 
-MODULES = {"evaluate": "evaluate", "convert": "convert"}
-MODULES |= {name: f"model_commands {name}" for name in ("parse", "generate", "surprisal")}
-
-
-@pytest.mark.parametrize(("script", "module"), MODULES.items())
-def test_scripts_hand_over_their_arguments(tmp_path, script, module):
-    """The Python of a checkout's .venv; this one only says how it was started."""
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("script", ["evaluate", "convert", "parse", "generate", "surprisal"])
+def test_scripts_hand_over_their_arguments(tmp_path, script, linked):
+    """To the Python of a checkout's .venv; this one only says how it was started."""
     launch, programs = tmp_path / "launch", tmp_path / ".venv" / "bin"
     launch.mkdir()
     programs.mkdir(parents=True)
     shutil.copy(LAUNCH / f"{script}.sh", launch)
     (programs / "python").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
     (programs / "python").chmod(0o755)
-    said = subprocess.check_output(["bash", launch / f"{script}.sh", "a b", "--c"], text=True)
-    assert said == f"-m|pipeline.cli.{module.replace(' ', '|')}|a b|--c|"
+    typed = launch / f"{script}.sh"
+    if linked:  # from a folder of the user's own
+        (tmp_path / "link").symlink_to(typed)
+        typed = tmp_path / "link"
+    said = subprocess.check_output(["bash", typed, "a b", "--c"], text=True)
+    assert said == f"-m|pipeline|{script}|a b|--c|"
 
 
 def test_scripts_are_short_and_executable():

@@ -107,6 +107,8 @@ def test_what_is_written_goes_on_from_the_context(monkeypatch, wordpiece, piece,
     token = wordpiece.gpst.codec.tokenizer.token_to_id(piece)
     monkeypatch.setattr(wordpiece, "_write", lambda *_: [token])
     assert wordpiece.generate_until(requests("generate_until", ("quick", {})), True) == [text]
+    nothing = requests("generate_until", ("quick", {"max_gen_toks": 0}))
+    assert wordpiece.generate_until(nothing, True) == [""]
 
 
 def test_samples_of_one_request_differ_and_can_be_drawn_again(model):

@@ -276,3 +276,21 @@ def test_gpt2s_of_other_sizes_are_no_seeds_of_each_other():
         "GPT-2, 4 layers of 8": [20.0, 22.0], "GPT-2, 5 layers of 8": [30.0],
     }  # fmt: skip
     assert perplexity._by_size([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "gpt2", "tokens", "said"),
+    [
+        ("gpt2", "gpt2", 32, "--model {}/gpt2 is a gpt2; give it as --gpt2"),
+        ("gpst", "gpst", 32, "--gpt2 {}/gpst is a gpst; give it as --model"),
+        ("gpst", "gpt2", 5000, "--context-tokens 5000: {}/gpst takes "),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_the_work(
+    folder, capsys, monkeypatch, model, gpt2, tokens, said
+):
+    monkeypatch.setattr(perplexity, "_one_gpst", lambda *_: pytest.fail("it works already"))
+    arguments = ["--model", folder / model, "--gpt2", folder / gpt2, "--data", folder / "data"]
+    arguments += ["--context-tokens", tokens]
+    assert evaluate(["perplexity", *map(str, arguments)]) == 2
+    assert f"perplexity: {said.format(folder)}" in capsys.readouterr().err
