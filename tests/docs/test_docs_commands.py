@@ -20,8 +20,8 @@ import reference
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ENTRIES = yaml.safe_load((ROOT / "docs" / "commands.yaml").read_text())
 PROGRAMS = re.compile(
-    r"(?:[A-Z_]+=\S+ )*(source|python|bash|deepspeed|make|pip|gpst-\w+|tensorboard|sbatch|srun|mpirun"
-    r"|torchrun|tail|git|python3)(?= )"
+    r"(?:[A-Z_]+=\S+ )*(source|python|bash|deepspeed|make|pip|gpst-\w+|tensorboard|sbatch|srun"
+    r"|mpirun|torchrun|tail|git|python3)(?= )"
 )
 
 
