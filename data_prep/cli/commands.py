@@ -80,7 +80,8 @@ def _build(options: Namespace, runner: Runner | None) -> int:
     _report(dataset)
     for split, count in dataset.manifest.num_documents.items():
         if not count and (split == "train" or arguments.validation_fraction):
-            _warn(options, f"no document fell into {split}")
+            cure = "--split-blank-lines (a document a paragraph) or another --validation-fraction"
+            _warn(options, f"no document fell into {split}; try {cure}")
     cut = dataset.manifest.counters.get("documents_cut_too_long", 0)
     if cut and options.source == "text" and not options.split_blank_lines:
         files = "a file was" if cut == 1 else f"{cut} files were"

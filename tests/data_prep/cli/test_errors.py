@@ -181,6 +181,13 @@ def test_a_file_that_is_many_documents(prepare, corpus, monkeypatch):
     assert error == message
 
 
+def test_no_held_out_document_is_told_with_the_cure(prepare, corpus):
+    code, out, error = prepare("--validation-fraction", "0.0001", input=corpus / "02.txt")
+    assert (code, "validation: 0 documents" in out) == (0, True)
+    cure = "--split-blank-lines (a document a paragraph) or another --validation-fraction"
+    assert error == f"warning: no document fell into validation; try {cure}\n"
+
+
 def test_utf16(prepare, tmp_path, corpus):
     (corpus / "wide.txt").write_text("Sixteen bits", encoding="utf-16")
     assert "files_decoded/utf-16: 1" in prepare()[1]
