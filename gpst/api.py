@@ -209,11 +209,7 @@ class GPST:
         Raises:
             ValueError: no words, or a text longer than the model's context.
         """
-        if isinstance(text, str):
-            sentences = self.codec.sentences(text)
-        else:
-            check_texts(text)
-            sentences = [self.codec.sentence(one) for one in text]
+        sentences = self.codec.sentences(text) if isinstance(text, str) else self._sentences(text)
         if not sentences:
             raise ValueError("the text is empty")
         [surprisals] = self._surprisals([sentences], beam, None)
@@ -231,10 +227,12 @@ class GPST:
         Args:
             texts: the sentences of each text; a text is read as one context.
         """
-        for text in (texts, *texts):
-            check_texts(text)
-        sentences = [[self.codec.sentence(one) for one in text] for text in texts]
-        return self._surprisals(sentences, beam, on_done)
+        check_texts(texts)
+        return self._surprisals([self._sentences(text) for text in texts], beam, on_done)
+
+    def _sentences(self, texts: Sequence[str]) -> list[Sentence]:
+        check_texts(texts)
+        return [self.codec.sentence(one) for one in texts]
 
     def _surprisals(
         self,

@@ -59,7 +59,6 @@ train() { # RUN CONFIG WHAT SETTING...: trained and exported, unless that is don
 train "$GPST" configs/run/demo.yaml "GPST$FROM: stop half-way, as a time limit would, then go on to the end." "${FROM_GPST[@]}"
 train "$GPT2" configs/run/demo_gpt2.yaml "a GPT-2 of the same size on the same tokens$FROM, for comparison." "${FROM_GPT2[@]}"
 
-# Small operations gain nothing from several threads.
 run bash launch/evaluate.sh perplexity --model "$GPST/exported" --gpt2 "$GPT2/exported" --data "$DATA" \
   --beam 8 --context-tokens 256 --max-contexts 6
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 WIDE = 512
-"""Width of models from which on a product is large enough to share: narrower ones gain nothing."""
+"""Width of models from which on a product is large enough to share: narrower ones gain little."""
 _SPINS = "1000"
 """50 microseconds or less; costs nothing where products take longer."""
 _CHOICES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

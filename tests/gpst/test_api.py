@@ -157,6 +157,7 @@ def test_what_is_not_one_text_is_refused(model, call):
         lambda m: m.surprisal({"a": "the man"}),
         lambda m: m.surprisals(["the man sat"]),
         lambda m: m.surprisals("the man sat"),
+        lambda m: m.surprisals(None),
     ],
 )
 def test_one_text_is_not_taken_for_texts_of_a_letter(model, call):
