@@ -197,8 +197,8 @@ def test_ranks_that_outlive_deepspeed_are_waited_for(toy_config, tmp_path, envir
     saving = "while [ ! -e seen ]; do sleep 0.1; done; touch saved; exit"
     rank = f"trap '{saving}' TERM; touch started; while :; do sleep 0.1; done"
     (tmp_path / "rank.sh").write_text(rank)
-    # As deepspeed does: it starts a launcher, which starts the rank.
-    waiting = environ | stand_in("(bash rank.sh --local_rank=0 & wait) & wait")
+    # As deepspeed does: it starts a launcher, which starts the rank, and ends with its code.
+    waiting = environ | stand_in("(bash rank.sh --local_rank=0 & wait) & wait $!")
     with started(toy_config, tmp_path, waiting) as process:
         for pid in processes_of_session(process.pid):
             with suppress(ProcessLookupError):  # a sleep that has ended since
