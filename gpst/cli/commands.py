@@ -23,7 +23,7 @@ from gpst.cli.arguments import (
     positive,
 )
 from gpst.cli.lines import BOM, InputError, Line, Lines, NoInputError, standard_input
-from gpst.cli.process import CLOSED_OUTPUT, load_torch
+from gpst.cli.process import CLOSED_OUTPUT, load_torch, loading
 from gpst.cli.threads import use_threads
 from gpst.config_reader import ConfigError
 from gpst.export.errors import ModelFolderError
@@ -67,7 +67,8 @@ def _model(options: argparse.Namespace, opener: Opener) -> GPST:
     """What --model names, on its device."""
     from gpst.api import GPST
 
-    model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
+    with loading(options.command):
+        model = GPST.from_pretrained(opener(options.model), options.device, options.dtype)
     use_threads(model.model.config.hidden_dim, model.device)
     return model
 

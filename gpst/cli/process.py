@@ -19,10 +19,10 @@ CLOSED_OUTPUT = "standard output is closed; send it somewhere (> /dev/null)"
 
 @contextmanager
 def loading(program: str) -> Iterator[None]:
-    """While modules load, Ctrl-C ends the process at once, with one line.
+    """While modules and models load, Ctrl-C ends the process at once, with one line.
 
     Nothing is lost then. A KeyboardInterrupt could come into Python that C++ has called, as torch
-    does while it is imported, and would end in abort().
+    does while it is imported, and would end in abort(), or be taken for another error.
     """
 
     def end(*_: object) -> None:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gpst.cli.arguments import (
+    EXIT_INTERRUPTED,
     EXIT_USAGE,
     Parser,
     beam_argument,
@@ -19,7 +20,7 @@ from gpst.cli.arguments import (
     positive,
 )
 from gpst.cli.commands import Opener, open_exported
-from gpst.cli.process import load_torch
+from gpst.cli.process import load_torch, loading
 from gpst.cli.threads import use_threads
 from gpst.export.errors import ModelFolderError
 
@@ -154,19 +155,23 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
     options = _options(argv)
     try:
         load_torch("demo")
-        import uvicorn
+        with loading("demo"):
+            import uvicorn
 
-        from gpst.api import GPST
+            from gpst.api import GPST
 
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
         with socket.create_server((options.host, options.port), family=family) as listener:
-            models = {
-                name: GPST.from_pretrained(opener(path), options.device)
-                for name, path in _named([options.model, *options.compare]).items()
-            }
+            with loading("demo"):
+                models = {
+                    name: GPST.from_pretrained(opener(path), options.device)
+                    for name, path in _named([options.model, *options.compare]).items()
+                }
             widest = max(models.values(), key=lambda model: model.model.config.hidden_dim)
             use_threads(widest.model.config.hidden_dim, widest.device)
-            app = create_app(models, Limits(options.max_tokens, options.max_seconds, options.beam))
+            limits = Limits(options.max_tokens, options.max_seconds, options.beam)
+            with loading("demo"):
+                app = create_app(models, limits)
             port = listener.getsockname()[1]
             print(f"http://{options.host}:{port}", file=sys.stderr, flush=True)
             # Whoever still reads a stream when it is interrupted does not hold it up.
@@ -174,6 +179,9 @@ def main(argv: Sequence[str], opener: Opener = open_exported) -> int:
                 app, log_config=None, log_level="warning", timeout_graceful_shutdown=1
             )
             uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        _refuse("interrupted")
+        return EXIT_INTERRUPTED
     except ImportError as error:
         return _refuse(f"{error.name} is missing; pip install 'gpst[web]'")
     except ModelFolderError as error:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from data_prep.tokenizer.load import TokenizerError, load_tokenizer
+from gpst.cli.process import loading
 from gpst.cli.threads import use_threads
 from gpst.config import ModelConfig
 from gpst.export.codec import Codec
@@ -93,7 +94,8 @@ def load_model(path: str | Path, device: str | None = None) -> LoadedModel:
         CheckpointError, DataError: the folder has no whole model with its tokenizer.
     """
     stored = find_model(path)
-    model = build_from(stored)
+    with loading("evaluate"):
+        model = build_from(stored)
     try:
         tokenizer = Codec.load(stored.tokenizer).tokenizer
     except Exception as error:  # tokenizers raises plain Exception on a broken file

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -17,6 +21,7 @@ import pytest
 from gpst.tree import Tree
 from gpst.web.server import PAGE, Limits, create_app, main
 
+ROOT = Path(__file__).parents[3]
 TEXT = "Dogs <b> bark."
 
 
@@ -167,6 +172,18 @@ def test_a_port_that_is_taken_is_one_line(capsys):
     error = capsys.readouterr().err
     message = f"demo: --host 127.0.0.1 --port {port}: cannot listen there (Address already in use)"
     assert error == message + "\n"
+
+
+def test_an_interruption_ends_it_with_one_line(exported, free_port):
+    command = [sys.executable, "-W", "ignore", "-m", "launch.demo", "--model", exported]
+    with subprocess.Popen(
+        [*command, "--port", str(free_port)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"http://127.0.0.1:{free_port}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "demo: interrupted\n"
+    assert process.returncode == 130
 
 
 def test_the_page_needs_nothing_from_elsewhere():
