@@ -175,12 +175,13 @@ def test_a_port_that_is_taken_is_one_line(capsys):
 
 
 def test_an_interruption_ends_it_with_one_line(exported, free_port):
+    port = str(free_port())
     command = [sys.executable, "-W", "ignore", "-m", "launch.demo", "--model", exported]
     with subprocess.Popen(
-        [*command, "--port", str(free_port)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [*command, "--port", port], cwd=ROOT, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == f"http://127.0.0.1:{free_port}\n"
+        assert process.stderr.readline() == f"http://127.0.0.1:{port}\n"
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "demo: interrupted\n"
     assert process.returncode == 130
